@@ -1,0 +1,1 @@
+"""The data plane: speaks Kafka, holds no state that matters."""

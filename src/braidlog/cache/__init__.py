@@ -1,0 +1,1 @@
+"""What was read or written lately, kept in memory."""

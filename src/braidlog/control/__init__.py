@@ -1,0 +1,1 @@
+"""The control plane: catalog, sequencer, extent index, change feed, producers, groups, agents."""

@@ -1,0 +1,1 @@
+"""The store seam and the object format."""

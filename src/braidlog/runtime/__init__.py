@@ -1,0 +1,1 @@
+"""What is injected into everything: time, randomness, settings, limits, RPC, metrics, logs."""

@@ -1,0 +1,1 @@
+"""Kafka requests and responses as bytes. Pure."""

@@ -1,0 +1,1 @@
+"""The write path that agents and shuffles share: batcher, packing, uploading."""
