@@ -1,0 +1,66 @@
+# Two commands are enough: `make setup`, then `make demo`, `make up` or `make test`.
+# Python 3.11 or later and a package index are all that is needed.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.braidlog-setup
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo up test test-slow lint format bench lock kcat clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@printf '\n  VENV=path   the virtual environment (default .venv)\n'
+	@printf '  ARGS="..."  passed on to demo, up, test and bench, e.g. make demo ARGS=--quick\n'
+
+setup: $(STAMP) ## create the virtual environment and install exact versions into it
+
+$(STAMP): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(v < (3, 11) and "Braidlog needs Python 3.11 or later, and %s is %d.%d. Try make setup PYTHON=python3.12" % (sys.executable, *v))'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@$(MAKE) --no-print-directory kcat
+	@touch $@
+	@echo "Ready. Next: make demo, make up, or $(BIN)/braid --help"
+
+# kcat is one more real client to test with. Tests that need it are skipped where it cannot be had.
+kcat:
+	@if ! command -v kcat >/dev/null 2>&1 && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+		DEBIAN_FRONTEND=noninteractive timeout 120 apt-get install -y -qq kcat </dev/null >/dev/null 2>&1 || true; \
+	fi
+
+demo: setup ## a minute's tour with real processes, a crash in the middle and the bill at the end
+	$(BIN)/braid demo $(ARGS)
+
+up: setup ## run a whole Braidlog in one process on 127.0.0.1:9092, data in ./data
+	$(BIN)/braid up $(ARGS)
+
+test: setup ## the quick tests
+	$(BIN)/python -m pytest $(ARGS)
+
+test-slow: setup ## the tests that take longer
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+lint: setup ## style, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup ## put the sources into the one format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## measure throughput, latency and cost on this machine
+	$(BIN)/python -m bench $(ARGS)
+
+lock: ## resolve the dependencies anew and write requirements.lock (needs uv)
+	@echo '# Exact versions of everything that running, testing and checking Braidlog needs. Written by `make lock`.' > requirements.lock.new
+	uv pip compile pyproject.toml --group test --group quality --universal --python-version 3.11 --upgrade \
+		--no-header --no-annotate --no-emit-index-url --no-emit-find-links --quiet >> requirements.lock.new
+	mv requirements.lock.new requirements.lock
+
+clean: ## remove caches and the virtual environment, never data
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .pytest_cache build dist
