@@ -1,0 +1,234 @@
+"""One client connection: frames in, responses out in the order of their requests, and back-pressure both ways."""
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, cast
+
+import structlog
+
+from braidlog.objects.store import Bytes
+from braidlog.runtime.limits import FRAME_BYTES_MAX
+
+if TYPE_CHECKING:
+    from braidlog.agent.dispatch import Dispatcher
+
+log = structlog.get_logger(__name__)
+
+RECEIVE_BYTES = 64 * 1024
+"""Many small frames arrive in one read; a frame larger than what is left gets a buffer of its own."""
+REQUESTS_IN_FLIGHT_MAX = 1000
+
+
+class ResponseSlot:
+    """A response's place in the line. Filled in any order, sent in the order of the requests."""
+
+    __slots__ = ("buffers", "connection", "held_bytes")
+
+    def __init__(self, connection: "KafkaConnection", held_bytes: int) -> None:
+        self.connection = connection
+        self.held_bytes = held_bytes
+        self.buffers: list[Bytes] | None = None
+
+    def fill(self, buffers: list[Bytes]) -> None:
+        """Send this response (without its length, which is added here) as soon as its turn has come. An empty list is
+        no response at all: a produce request with acks=0 gets none."""
+        self.buffers = buffers
+        self.connection.slot_filled(self)
+
+    def abandon(self, reason: str) -> None:
+        """There is no answer to give: close the connection."""
+        self.connection.close(reason)
+        self.fill([])
+
+
+class KafkaConnection(asyncio.BufferedProtocol):
+    def __init__(self, dispatcher: "Dispatcher") -> None:
+        self._dispatcher = dispatcher
+        self._transport: asyncio.Transport | None = None
+        self._receive = bytearray(RECEIVE_BYTES)
+        self._receive_view = memoryview(self._receive)
+        self._filled = 0
+        self._parsed = 0
+        self._frame: memoryview | None = None
+        """The large frame that is being read, in a buffer of its own."""
+        self._frame_filled = 0
+        self._slots: deque[ResponseSlot] = deque()
+        self._waiting_for_memory = False
+        self._writing_paused = False
+        self._reading_paused = False
+        self._draining = False
+        self._flush_handle: asyncio.Handle | None = None
+        self.peer_host = ""
+        self.is_closed = False
+        self.cold_tail: asyncio.Task[None] | None = None
+        """The last cold request: those of one connection are handled one after the other, as clients expect."""
+
+    # ── transport callbacks ──
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self.peer_host = str(peer[0]) if isinstance(peer, tuple) else "local"
+        self._transport.set_write_buffer_limits(high=4 * 1024 * 1024)
+        self._dispatcher.connected(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_closed = True
+        if self._frame is not None:
+            self._dispatcher.memory.release(len(self._frame))
+            self._frame = None
+        for slot in self._slots:
+            if slot.buffers is not None:
+                self._dispatcher.memory.release(slot.held_bytes)
+                slot.held_bytes = 0
+        self._dispatcher.disconnected(self)
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+        self._adjust_reading()
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self._adjust_reading()
+        self._send_ready()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is not None:
+            return self._frame[self._frame_filled :]
+        if self._parsed == self._filled:
+            self._parsed = self._filled = 0
+        elif RECEIVE_BYTES - self._filled < 4096:
+            rest = self._filled - self._parsed
+            self._receive_view[:rest] = bytes(self._receive_view[self._parsed : self._filled])
+            self._parsed, self._filled = 0, rest
+        return self._receive_view[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._frame is None:
+            self._filled += nbytes
+            self._parse()
+            return
+        self._frame_filled += nbytes
+        if self._frame_filled == len(self._frame):
+            frame, self._frame = self._frame, None
+            self._handle(frame)
+            self._parse()
+
+    # ── frames ──
+
+    def _parse(self) -> None:
+        """Handle every whole frame at hand; what is left is the start of the next one."""
+        while not self.is_closed and not self._waiting_for_memory and self._filled - self._parsed >= 4:
+            start = self._parsed + 4
+            length = int.from_bytes(self._receive_view[self._parsed : start], "big", signed=True)
+            if not 0 < length <= FRAME_BYTES_MAX:
+                self.close(f"a frame of {length} bytes: not Kafka, or past the limit of {FRAME_BYTES_MAX}")
+                return
+            if not self._dispatcher.memory.try_acquire(length):
+                self._waiting_for_memory = True
+                self._adjust_reading()
+                self._dispatcher.memory.acquire_later(length, self._memory_granted)
+                return
+            self._take_frame(start, length)
+
+    def _take_frame(self, start: int, length: int) -> None:
+        at_hand = self._filled - start
+        if at_hand >= length:
+            self._parsed = start + length
+            # The receive buffer is used again at once, and small frames are cheap to copy.
+            self._handle(memoryview(bytes(self._receive_view[start : start + length])))
+            return
+        frame = memoryview(bytearray(length))
+        frame[:at_hand] = self._receive_view[start : self._filled]
+        self._frame, self._frame_filled = frame, at_hand
+        self._parsed = self._filled = 0
+
+    def _memory_granted(self) -> None:
+        start = self._parsed + 4
+        length = int.from_bytes(self._receive_view[self._parsed : start], "big", signed=True)
+        self._waiting_for_memory = False
+        if self.is_closed:
+            self._dispatcher.memory.release(length)
+            return
+        self._take_frame(start, length)
+        self._parse()
+        self._adjust_reading()
+
+    def _handle(self, frame: memoryview) -> None:
+        slot = ResponseSlot(self, len(frame))
+        self._slots.append(slot)
+        if len(self._slots) >= REQUESTS_IN_FLIGHT_MAX:
+            self._adjust_reading()
+        self._dispatcher.dispatch(self, frame, slot)
+
+    # ── responses ──
+
+    def slot_filled(self, slot: ResponseSlot) -> None:
+        if self.is_closed:
+            self._dispatcher.memory.release(slot.held_bytes)
+            slot.held_bytes = 0
+            return
+        # Responses that become ready in the same turn of the event loop go out in one write.
+        if self._flush_handle is None and self._slots[0].buffers is not None:
+            self._flush_handle = asyncio.get_running_loop().call_soon(self._send_ready)
+
+    def _send_ready(self) -> None:
+        self._flush_handle = None
+        if self._transport is None or self.is_closed:
+            return
+        slots = self._slots
+        was_full = len(slots) >= REQUESTS_IN_FLIGHT_MAX
+        out: list[Bytes] = []
+        released = 0
+        while slots and slots[0].buffers is not None and not self._writing_paused:
+            slot = slots.popleft()
+            released += slot.held_bytes
+            slot.held_bytes = 0
+            buffers = cast("list[Bytes]", slot.buffers)
+            if buffers:
+                out.append(sum(map(len, buffers)).to_bytes(4, "big"))
+                out += buffers
+                if len(out) > 256:
+                    self._transport.writelines(out)
+                    out = []
+        if out:
+            self._transport.writelines(out)
+        if was_full:
+            self._adjust_reading()
+        if released:
+            self._dispatcher.memory.release(released)
+        if self._draining and not slots:
+            self.close("")
+
+    # ── flow ──
+
+    def _adjust_reading(self) -> None:
+        if self._transport is None or self.is_closed:
+            return
+        pause = (
+            self._waiting_for_memory
+            or self._writing_paused
+            or self._draining
+            or len(self._slots) >= REQUESTS_IN_FLIGHT_MAX
+        )
+        if pause != self._reading_paused:
+            self._reading_paused = pause
+            if pause:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def drain(self) -> None:
+        """Read no more; close when everything that was asked has been answered."""
+        self._draining = True
+        self._adjust_reading()
+        if not self._slots:
+            self.close("")
+
+    def close(self, reason: str) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if reason:
+            log.warning("connection closed", peer=self.peer_host, reason=reason)
+        self.is_closed = True
+        self._transport.close()

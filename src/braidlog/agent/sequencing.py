@@ -1,0 +1,81 @@
+"""The sequence stage: hands an uploaded object's footer to the control plane, which gives its batches their offsets."""
+
+import asyncio
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from braidlog.control.interface import CommitObject, ControlPlane, ObjectVerdict
+from braidlog.runtime.clock import Clock
+from braidlog.runtime.entropy import Entropy
+from braidlog.runtime.errors import BraidError, ControlUnavailable, DeadlineExceeded
+from braidlog.runtime.tasks import TaskGroup
+from braidlog.writing.request import Draft
+
+log = structlog.get_logger(__name__)
+
+BACKOFF_S_FIRST = 0.05
+BACKOFF_S_MAX = 2.0
+
+
+class Sequencing:
+    """Commits are idempotent by object, so a commit without an answer is repeated until its deadline."""
+
+    def __init__(
+        self, control: ControlPlane, clock: Clock, entropy: Entropy, *, deadline_s: float, tasks: TaskGroup
+    ) -> None:
+        self._control = control
+        self._clock = clock
+        self._entropy = entropy
+        self._deadline_s = deadline_s
+        self._tasks = tasks
+
+    def submit(self, draft: Draft) -> None:
+        self._tasks.spawn(self._sequence(draft))
+
+    async def _sequence(self, draft: Draft) -> None:
+        try:
+            for earlier in list(draft.predecessors):
+                await earlier.wait_settled()
+            verdict = await self._commit(draft)
+        except (ControlUnavailable, DeadlineExceeded) as error:
+            # It may have been sequenced all the same: only the producer's own sequence numbers can tell.
+            draft.fail(ErrorCode.not_enough_replicas_after_append, f"the control plane did not answer: {error}")
+        except BraidError as error:
+            log.error("object refused", key=draft.key, error=str(error), help=error.help)
+            draft.fail(ErrorCode.unknown_server_error, f"the control plane refused the object: {error}")
+        except asyncio.CancelledError:
+            draft.fail(ErrorCode.not_enough_replicas_after_append, "the agent is stopping")
+            raise
+        else:
+            self._acknowledge(draft, verdict)
+
+    async def _commit(self, draft: Draft) -> ObjectVerdict:
+        request = CommitObject(draft.key, len(draft.packed), draft.footer)
+        deadline_s = self._clock.monotonic_s() + self._deadline_s
+        backoff_s = BACKOFF_S_FIRST
+        while True:
+            remaining_s = deadline_s - self._clock.monotonic_s()
+            try:
+                return await self._control.commit_object(request, timeout_s=max(remaining_s / 2, 0.001))
+            except (ControlUnavailable, DeadlineExceeded):
+                pause_s = self._entropy.uniform(0.0, backoff_s)
+                if self._clock.monotonic_s() + pause_s >= deadline_s:
+                    raise
+                await self._clock.sleep(pause_s)
+                backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+
+    def _acknowledge(self, draft: Draft, verdict: ObjectVerdict) -> None:
+        if verdict.error_code != ErrorCode.none:
+            log.warning("object refused", key=draft.key, code=verdict.error_code, reason=verdict.error_message)
+            draft.fail(verdict.error_code, verdict.error_message)
+            return
+        # Successors may go on before the answers are written: their order is settled.
+        draft.settle()
+        for requests, extent in zip(draft.groups.values(), verdict.extents, strict=True):
+            log_start_offset = extent.log_start_offset
+            for request, batch in zip(requests, extent.verdicts, strict=True):
+                request.error_code = batch.error_code
+                request.base_offset = batch.base_offset
+                request.log_start_offset = log_start_offset
+                request.on_done(request)

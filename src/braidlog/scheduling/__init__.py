@@ -1,0 +1,1 @@
+"""When uploads happen, and how many at once. Pure: time and counters come in, decisions go out."""

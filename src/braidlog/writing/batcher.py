@@ -1,0 +1,106 @@
+"""The batch stage: gathers the requests of many partitions into one draft, which becomes one object and one PUT."""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+
+from braidlog.runtime.clock import Clock
+from braidlog.scheduling.budget import PutBudget
+from braidlog.scheduling.closing import Close, CloseThresholds, decide_close
+from braidlog.writing.request import Draft, WriteRequest
+from braidlog.writing.stage import DraftStage
+
+
+@dataclass(frozen=True, slots=True)
+class BatcherStatistics:
+    backlog_bytes: int
+    backlog_requests: int
+    drafts_in_flight: int
+
+
+class Batcher:
+    def __init__(self, next_stage: DraftStage, thresholds: CloseThresholds, budget: PutBudget, clock: Clock) -> None:
+        self._next = next_stage
+        self._thresholds = thresholds
+        self._budget = budget
+        self._clock = clock
+        self._backlog: deque[tuple[float, WriteRequest]] = deque()
+        self._backlog_bytes = 0
+        self._in_flight = 0
+        self._flushing = False
+        self._pump_handle: asyncio.Handle | None = None
+        self._pump_is_timer = False
+        self._idle: asyncio.Event = asyncio.Event()
+        self._idle.set()
+
+    def submit(self, request: WriteRequest) -> None:
+        if not self._backlog:
+            self._idle.clear()
+        self._backlog.append((self._clock.monotonic_s(), request))
+        self._backlog_bytes += request.entry.length
+        # Not at once: requests that arrive in the same turn of the event loop belong in the same object.
+        if self._pump_handle is None or self._pump_is_timer:
+            self._schedule(0.0)
+
+    def _schedule(self, delay_s: float) -> None:
+        if self._pump_handle is not None:
+            self._pump_handle.cancel()
+        loop = asyncio.get_running_loop()
+        self._pump_is_timer = delay_s > 0
+        self._pump_handle = loop.call_later(delay_s, self._pump) if delay_s > 0 else loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_handle = None
+        while self._backlog:
+            decision = decide_close(
+                self._thresholds,
+                self._budget,
+                now_s=self._clock.monotonic_s(),
+                backlog_bytes=self._backlog_bytes,
+                oldest_s=self._backlog[0][0],
+                in_flight=self._in_flight,
+                flush=self._flushing,
+            )
+            if not isinstance(decision, Close):
+                if decision.seconds is not None:
+                    self._schedule(max(decision.seconds, 0.001))
+                return
+            self._close(decision.bytes_target)
+
+    def _close(self, bytes_target: int) -> None:
+        groups: dict[tuple[bytes, int], list[WriteRequest]] = {}
+        size_bytes = 0
+        backlog = self._backlog
+        while backlog and size_bytes < bytes_target:
+            request = backlog.popleft()[1]
+            size_bytes += request.entry.length
+            key = (request.topic_id, request.partition)
+            group = groups.get(key)
+            if group is None:
+                groups[key] = [request]
+            else:
+                group.append(request)
+        self._backlog_bytes -= size_bytes
+        self._in_flight += 1
+        self._next.submit(Draft(groups, size_bytes))
+
+    def uploaded(self) -> None:
+        """An upload has ended, well or badly: there is room for the next one."""
+        self._in_flight -= 1
+        if self._backlog:
+            self._schedule(0.0)
+        elif self._in_flight == 0:
+            self._idle.set()
+
+    async def flush(self) -> None:
+        """Upload what is waiting without waiting for more, and return when it is all uploaded."""
+        self._flushing = True
+        try:
+            if self._backlog:
+                self._schedule(0.0)
+            await self._idle.wait()
+        finally:
+            self._flushing = False
+
+    def statistics(self) -> BatcherStatistics:
+        return BatcherStatistics(self._backlog_bytes, len(self._backlog), self._in_flight)

@@ -1,0 +1,27 @@
+"""The order stage: remembers, before anything is awaited, which drafts must be sequenced before which."""
+
+from braidlog.writing.request import Draft
+from braidlog.writing.stage import DraftStage
+
+
+class Order:
+    """Batches of one connection to one partition are sequenced in the order of their arrival, even when their objects
+    finish out of order. Drafts that share no partition do not wait for each other."""
+
+    def __init__(self, next_stage: DraftStage) -> None:
+        self._next = next_stage
+        self._latest: dict[tuple[bytes, int], Draft] = {}
+        self._prune_at = 1024
+
+    def submit(self, draft: Draft) -> None:
+        predecessors: dict[int, Draft] = {}
+        for key in draft.groups:
+            earlier = self._latest.get(key)
+            if earlier is not None and not earlier.is_settled:
+                predecessors[id(earlier)] = earlier
+            self._latest[key] = draft
+        draft.predecessors = list(predecessors.values())
+        if len(self._latest) > self._prune_at:
+            self._latest = {key: latest for key, latest in self._latest.items() if not latest.is_settled}
+            self._prune_at = max(1024, 2 * len(self._latest))
+        self._next.submit(draft)
