@@ -1,0 +1,294 @@
+"""Everything an operator may set. Plain data: what can be written in a file. Components are injected elsewhere.
+
+A flag wins over the environment (`BRAIDLOG_UPLOAD_SIZE_BYTES`), which wins over the file (`braidlog.toml`), which wins
+over the default. Names are Kafka's where Kafka has one; dots, dashes and underscores in them mean the same, so that
+`upload.size.bytes`, `upload-size-bytes` and `[upload]` with `size_bytes` are one setting.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from braidlog.runtime.errors import InvalidSetting
+from braidlog.runtime.limits import OBJECT_BYTES_MAX, PARTITIONS_PER_TOPIC_MAX
+from braidlog.runtime.quantities import Address, parse_bytes, parse_milliseconds, parse_seconds
+
+ENVIRONMENT_PREFIX = "BRAIDLOG_"
+
+STORE_SCHEMES = ("file", "memory", "s3", "gs", "az")
+METADATA_SCHEMES = ("sqlite",)
+
+KIB, MIB, GIB = 1024, 1024**2, 1024**3
+
+
+def _address_or_off(value: object) -> object:
+    return None if value is None or value in {"", "off"} else Address.parse(value)
+
+
+def _absolute_url(url: str, schemes: tuple[str, ...]) -> str:
+    """Check the scheme, and make a relative path absolute, so that every part of a process means the same place."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        raise ValueError(f"is not a URL: it starts with one of {', '.join(f'{known}://' for known in schemes)}")
+    if scheme not in schemes:
+        raise ValueError(f"has the unknown scheme {scheme!r}: use one of {', '.join(schemes)}")
+    if scheme in {"file", "sqlite"}:
+        path, question_mark, query = rest.partition("?")
+        if path.lstrip("/") == ":memory:":
+            return url
+        if path.lstrip("/").startswith(("./", "../")):
+            path = path.lstrip("/")
+        elif path and not path.startswith("/"):
+            raise ValueError(
+                f"has a host ({path.partition('/')[0]!r}): write {scheme}:///absolute/path or {scheme}://./relative"
+            )
+        if not path.strip("/"):
+            raise ValueError("names no path")
+        absolute = os.path.abspath(f"/{path.lstrip('/')}" if path.startswith("/") else path)
+        return f"{scheme}://{absolute}{question_mark}{query}"
+    if scheme != "memory" and not rest.strip("/"):
+        raise ValueError("names no bucket")
+    return url
+
+
+def _store_url(url: str) -> str:
+    return _absolute_url(url, STORE_SCHEMES)
+
+
+def _metadata_url(url: str) -> str:
+    return _absolute_url(url, METADATA_SCHEMES)
+
+
+def _plain_name(name: str) -> str:
+    if len(name) > 249 or not all(character.isalnum() or character in "._-" for character in name):
+        raise ValueError("may hold letters, digits, dots, dashes and underscores only")
+    return name
+
+
+Size = Annotated[int, BeforeValidator(parse_bytes)]
+Milliseconds = Annotated[int, BeforeValidator(parse_milliseconds)]
+Seconds = Annotated[float, BeforeValidator(parse_seconds), Field(allow_inf_nan=False)]
+Listen = Annotated[Address, BeforeValidator(Address.parse)]
+OptionalListen = Annotated[Address | None, BeforeValidator(_address_or_off)]
+StoreUrl = Annotated[str, AfterValidator(_store_url)]
+MetadataUrl = Annotated[str, AfterValidator(_metadata_url)]
+
+
+class CommonSettings(BaseModel):
+    """What every process of a Braidlog needs to know."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, arbitrary_types_allowed=True, validate_default=True
+    )
+
+    store_url: StoreUrl = Field("file://./data/store", examples=["s3://bucket/prefix"])
+    """Where all data lies. file://, memory://, s3://, gs:// or az://."""
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", examples=["info"])
+    """What is logged: debug, info, warning or error, and whatever is worse."""
+    log_format: Literal["auto", "human", "json"] = Field("auto", examples=["json"])
+    """human, json, or auto: human on a terminal, json elsewhere."""
+
+
+class AgentSettings(CommonSettings):
+    """What an agent needs to know."""
+
+    listen: Listen = Field(Address("127.0.0.1", 9092), examples=["0.0.0.0:9092"])
+    """Where Kafka clients connect. Port 0 takes any free one."""
+    advertised: OptionalListen = Field(None, examples=["broker-1.example.com:9092"])
+    """What clients are told to connect to; by default where the agent listens."""
+    control: Listen = Field(Address("127.0.0.1", 9190), examples=["10.0.0.5:9190"])
+    """Where the control plane is, for an agent that runs apart from it."""
+    zone: Annotated[str, AfterValidator(_plain_name)] = Field("", examples=["us-east-1a"])
+    """The zone that this agent is in. Compared with the clients' client.rack."""
+    metrics_listen: OptionalListen = Field(Address("127.0.0.1", 9404), examples=["0.0.0.0:9404"])
+    """Where /metrics, /healthz and /readyz are served; `off` for nowhere."""
+
+    upload_size_bytes: Size = Field(4 * MIB, ge=4 * KIB, le=OBJECT_BYTES_MAX // 2, examples=["4MiB"])
+    """A batch is uploaded when it has this many bytes."""
+    upload_interval_ms: Milliseconds = Field(250, ge=1, le=60_000, examples=["250ms"])
+    """A batch is uploaded at the latest this long after its first record."""
+    upload_budget_usd_month: float = Field(65.0, ge=0, allow_inf_nan=False, examples=["65"])
+    """What may be spent on uploads that close before size or interval ask for it, to answer sooner."""
+    uploads_in_flight_max: int = Field(16, ge=1, le=1024, examples=["16"])
+    """How many uploads run at the same time."""
+    memory_budget_bytes: Size = Field(512 * MIB, ge=16 * MIB, examples=["512MiB"])
+    """Bytes of produced records held until they are acknowledged. At the limit, sockets are no longer read."""
+    cache_bytes: Size = Field(256 * MIB, examples=["256MiB"])
+    """Memory for what was written or read lately."""
+
+    request_timeout_ms: Milliseconds = Field(30_000, ge=100, le=3_600_000, examples=["30s"])
+    """A produce request that is not durable by then is answered with a timeout."""
+    upload_timeout_ms: Milliseconds = Field(20_000, ge=100, le=3_600_000, examples=["20s"])
+    """A single upload that takes longer is given up and checked."""
+    commit_timeout_ms: Milliseconds = Field(10_000, ge=100, le=3_600_000, examples=["10s"])
+    """How long a call to the control plane may take."""
+
+    auto_create_topics_enable: bool = Field(True, examples=["true"])
+    """Whether a topic comes into being when a client first asks for it."""
+
+    @property
+    def advertised_host(self) -> str:
+        """What clients are told: the advertised host, or the one the agent listens on."""
+        return self.advertised.host if self.advertised is not None else self.listen.host
+
+
+class ControlSettings(CommonSettings):
+    """What the control plane needs to know."""
+
+    metadata_url: MetadataUrl = Field(
+        "sqlite:///./data/metadata.db", examples=["sqlite:///var/lib/braidlog/metadata.db"]
+    )
+    """Where the catalog, the index, producers and groups are kept."""
+    control_listen: Listen = Field(Address("127.0.0.1", 9190), examples=["0.0.0.0:9190"])
+    """Where agents connect, where the control plane is a process of its own."""
+    control_metrics_listen: OptionalListen = Field(Address("127.0.0.1", 9405), examples=["0.0.0.0:9405"])
+    """Where the control plane's own /metrics, /healthz and /readyz are served; `off` for nowhere."""
+
+    num_partitions: int = Field(1, ge=1, le=PARTITIONS_PER_TOPIC_MAX, examples=["6"])
+    """Partitions of a topic whose creator does not say how many."""
+    group_initial_rebalance_delay_ms: Milliseconds = Field(500, ge=0, le=300_000, examples=["3s"])
+    """How long an empty group waits for more members before it hands out partitions."""
+    group_min_session_timeout_ms: Milliseconds = Field(1_000, ge=1, le=1_800_000, examples=["6s"])
+    """The shortest session.timeout.ms that a consumer may ask for."""
+    group_max_session_timeout_ms: Milliseconds = Field(1_800_000, ge=1, examples=["30m"])
+    """The longest session.timeout.ms that a consumer may ask for."""
+    write_epoch_interval_s: Seconds = Field(60.0, ge=1, le=86_400, examples=["60s"])
+    """How often the write epoch grows. Objects of an epoch below the floor can never be sequenced."""
+    sweep_grace_s: Seconds = Field(3_600.0, ge=1, examples=["1h"])
+    """How long an object that nothing refers to is left alone before it is deleted."""
+    retention_check_interval_s: Seconds = Field(300.0, ge=1, le=86_400, examples=["5m"])
+    """How often retention is applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings of a deployment, as one file describes it. Each process takes the part that concerns it."""
+
+    agent: AgentSettings
+    control: ControlSettings
+    origins: Mapping[str, str]
+    """Where each value came from, for those that are not defaults."""
+
+
+Model = TypeVar("Model", bound=CommonSettings)
+
+
+def fields() -> dict[str, FieldInfo]:
+    """Every setting by its name."""
+    return {**AgentSettings.model_fields, **ControlSettings.model_fields}
+
+
+def _canonical(name: str) -> str:
+    return name.strip().lower().replace(".", "_").replace("-", "_")
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        name = f"{prefix}{_canonical(key)}"
+        if isinstance(value, Mapping):
+            flat.update(_flatten(value, f"{name}_"))
+        else:
+            flat[name] = value
+    return flat
+
+
+def _unknown(name: str, origin: str) -> InvalidSetting:
+    close = difflib.get_close_matches(name, fields(), n=1, cutoff=0.5)
+    help_line = f"Did you mean {close[0]}?" if close else "`braid settings` lists all that exist."
+    return InvalidSetting(f"{name} ({origin}) is not a setting", help=help_line)
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return _flatten(tomllib.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise InvalidSetting(
+            f"{path} does not exist", help="Name an existing file with --config, or leave it out."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSetting(
+            f"{path} cannot be read: {error}", help="Check its path, permissions and encoding."
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidSetting(
+            f"{path} is not valid TOML: {error}", help='Each line looks like: upload_size_bytes = "4MiB"'
+        ) from None
+
+
+def _build(model: type[Model], values: Mapping[str, Any], origins: Mapping[str, str]) -> Model:
+    try:
+        return model(**{name: value for name, value in values.items() if name in model.model_fields})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        wrong = str(first["ctx"]["error"]) if first["type"] == "value_error" else f"is wrong: {first['msg'].lower()}"
+        example = (model.model_fields[name].examples or [""])[0]
+        raise InvalidSetting(
+            f"{name} ({origins.get(name, 'default')}) = {first['input']!r} {wrong}",
+            help=f"For example: {name}={example}",
+        ) from None
+
+
+def _check_together(agent: AgentSettings, control: ControlSettings) -> None:
+    if agent.advertised is None and agent.listen.is_wildcard:
+        raise InvalidSetting(
+            f"listen={agent.listen} is every interface, and clients cannot connect to that",
+            help=f"Say what clients should use: advertised=broker-1.example.com:{agent.listen.port}",
+        )
+    if agent.advertised is not None and agent.advertised.is_wildcard:
+        raise InvalidSetting(
+            f"advertised={agent.advertised} is every interface, and clients cannot connect to that",
+            help=f"Name one that clients can reach: advertised=broker-1.example.com:{agent.advertised.port}",
+        )
+    if agent.memory_budget_bytes < 2 * agent.upload_size_bytes:
+        raise InvalidSetting(
+            f"memory_budget_bytes={agent.memory_budget_bytes} holds less than two uploads of "
+            f"upload_size_bytes={agent.upload_size_bytes}",
+            help=f"For example: memory_budget_bytes={4 * agent.upload_size_bytes}",
+        )
+    if control.group_min_session_timeout_ms > control.group_max_session_timeout_ms:
+        raise InvalidSetting(
+            f"group_min_session_timeout_ms={control.group_min_session_timeout_ms} is above "
+            f"group_max_session_timeout_ms={control.group_max_session_timeout_ms}",
+            help="Lower the one or raise the other.",
+        )
+
+
+def load_settings(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    config: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """Gather the settings. Raises `InvalidSetting` for the first thing that is wrong."""
+    known = fields()
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    if config is not None:
+        for name, value in _read_file(config).items():
+            if name not in known:
+                raise _unknown(name, str(config))
+            values[name], origins[name] = value, str(config)
+    for variable, value in sorted((environ or {}).items()):
+        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+        # A variable that is not ours may well begin like ours, so unknown ones are no error.
+        if variable.startswith(ENVIRONMENT_PREFIX) and name in known:
+            values[name], origins[name] = value, variable
+    for flag, value in (flags or {}).items():
+        name = _canonical(flag)
+        if name not in known:
+            raise _unknown(name, "command line")
+        if value is not None:
+            values[name], origins[name] = value, "command line"
+    agent = _build(AgentSettings, values, origins)
+    control = _build(ControlSettings, values, origins)
+    _check_together(agent, control)
+    return Settings(agent, control, origins)
