@@ -1,0 +1,77 @@
+"""Logs, to standard error: for people on a terminal, one JSON object a line elsewhere."""
+
+import logging
+import os
+import sys
+from collections.abc import Mapping, MutableMapping
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+import structlog
+from structlog.typing import FilteringBoundLogger, Processor
+
+from braidlog.runtime.clock import Clock, SystemClock
+
+
+def get_logger(room: str, **context: Any) -> FilteringBoundLogger:
+    """A logger that says which room speaks. Values go in as keywords: `log.info("object uploaded", bytes=n)`."""
+    logger: FilteringBoundLogger = structlog.get_logger(room=room, **context)
+    return logger
+
+
+def use_colour(stream: TextIO, environ: Mapping[str, str] | None = None) -> bool:
+    """Whether to colour what goes to `stream`: only on a terminal, and never with NO_COLOR."""
+    environ = os.environ if environ is None else environ
+    return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+
+
+def _timestamp(clock: Clock, human: bool) -> Processor:
+    def add(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        moment = datetime.fromtimestamp(clock.wall_ms() / 1000, UTC)
+        event["timestamp"] = (
+            moment.astimezone().strftime("%H:%M:%S.%f")[:-3] if human else moment.isoformat(timespec="milliseconds")
+        )
+        return event
+
+    return add
+
+
+def configure_logs(
+    level: str = "info",
+    format: str = "auto",  # noqa: A002 - named like the setting
+    *,
+    stream: TextIO | None = None,
+    clock: Clock | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> None:
+    """Send all logs, those of libraries too, to `stream` (standard error). Once per process, at its start."""
+    stream = sys.stderr if stream is None else stream
+    human = format == "human" or (format == "auto" and stream.isatty())
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        _timestamp(SystemClock() if clock is None else clock, human),
+    ]
+    renderer: list[Processor] = (
+        [structlog.dev.ConsoleRenderer(colors=use_colour(stream, environ), pad_event_to=32, sort_keys=False)]
+        if human
+        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+    )
+    number = logging.getLevelNamesMapping()[level.upper()]
+    structlog.configure(
+        processors=[*shared, *renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.WriteLoggerFactory(file=stream),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
+            foreign_pre_chain=shared,
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    # Libraries tell their own stories at info; an operator wants to hear of their troubles only.
+    root.setLevel(max(number, logging.WARNING))

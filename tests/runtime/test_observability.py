@@ -1,0 +1,134 @@
+"""Logs, metrics and the HTTP server that shows them."""
+
+import asyncio
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from braidlog.runtime.errors import InvalidSetting
+from braidlog.runtime.http import serve_http
+from braidlog.runtime.logs import configure_logs, get_logger, use_colour
+from braidlog.runtime.metrics import Metrics
+from braidlog.runtime.quantities import Address
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class NoonClock:
+    def wall_ms(self) -> int:
+        return 43_200_000
+
+    def monotonic_s(self) -> float:
+        return 0.0
+
+    def cpu_s(self) -> float:
+        return 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        raise AssertionError
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    structlog.reset_defaults()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_json_off_a_terminal() -> None:
+    stream = io.StringIO()
+    configure_logs(stream=stream, clock=NoonClock())
+    get_logger("agent", node_id=3).info("ready", port=9092)
+    assert json.loads(stream.getvalue()) == {
+        "event": "ready",
+        "level": "info",
+        "node_id": 3,
+        "port": 9092,
+        "room": "agent",
+        "timestamp": "1970-01-01T12:00:00.000+00:00",
+    }
+
+
+def test_levels_hold_for_us_and_for_libraries() -> None:
+    stream = io.StringIO()
+    configure_logs("warning", stream=stream)
+    get_logger("agent").info("quiet")
+    logging.getLogger("library").info("quiet")
+    assert stream.getvalue() == ""
+    logging.getLogger("library").error("loud")
+    assert json.loads(stream.getvalue())["event"] == "loud"
+
+
+@pytest.mark.parametrize(("environ", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
+def test_human_on_a_terminal_coloured_unless_refused(environ: dict[str, str], coloured: bool) -> None:
+    stream = Terminal()
+    configure_logs(stream=stream, environ=environ)
+    get_logger("agent").info("ready")
+    assert "ready" in stream.getvalue()
+    assert ("\x1b[" in stream.getvalue()) is coloured
+    assert use_colour(stream, environ) is coloured
+
+
+def test_exceptions_stay_on_one_json_line() -> None:
+    stream = io.StringIO()
+    configure_logs(stream=stream)
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        get_logger("agent").exception("failed")
+    assert "ValueError: broken" in json.loads(stream.getvalue())["exception"]
+
+
+def test_each_metrics_object_has_its_own_figures() -> None:
+    one, other = Metrics(), Metrics()
+    one.produced_records.inc(5)
+    assert one.value("braidlog_produced_records_total") == 5
+    assert other.value("braidlog_produced_records_total") == 0
+
+
+def test_metric_names_follow_the_conventions() -> None:
+    for family in Metrics(process=True).registry.collect():
+        assert family.name.startswith(("braidlog_", "process_"))
+        assert family.documentation
+        if family.type == "histogram":
+            assert family.name.endswith(("_seconds", "_bytes"))
+
+
+async def ask(address: Address, path: str) -> tuple[int, str]:
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    answer = (await reader.read()).decode()
+    writer.close()
+    await writer.wait_closed()
+    head, _, body = answer.partition("\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+async def test_http_shows_figures_health_and_readiness() -> None:
+    metrics = Metrics()
+    metrics.produced_bytes.inc(7)
+    trouble: list[str] = ["still loading"]
+    async with serve_http(Address("127.0.0.1", 0), metrics, ready=lambda: trouble[0] if trouble else None) as address:
+        assert address.port != 0
+        status, body = await ask(address, "/metrics")
+        assert status == 200
+        assert "braidlog_produced_bytes_total 7.0" in body
+        assert await ask(address, "/healthz") == (200, "ok\n")
+        assert await ask(address, "/readyz") == (503, "still loading\n")
+        trouble.clear()
+        assert await ask(address, "/readyz") == (200, "ok\n")
+        assert (await ask(address, "/nowhere"))[0] == 404
+
+        with pytest.raises(InvalidSetting, match="cannot serve metrics on"):
+            async with serve_http(address, Metrics()):
+                pass
