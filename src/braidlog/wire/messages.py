@@ -20,6 +20,7 @@ from braidlog.wire.errors import MalformedRequest
 
 __all__ = ["Answer", "MalformedRequest", "answer_for", "read_request", "write_response"]
 
+
 @cache
 def _reader(api_key: int, version: int) -> Callable[[Any, int], tuple[Any, int]]:
     reader: Any = entity_reader(load_request_schema(api_key, version))
@@ -39,15 +40,16 @@ def read_request(api_key: int, version: int, body: memoryview | bytes) -> Any:
 
 
 @cache
-def _writer(entity_type: type) -> Callable[[io.BytesIO, Any], None]:
-    writer: Any = entity_writer(entity_type)  # type: ignore[type-var]
+def _writer(entity_type: type[Any]) -> Callable[[io.BytesIO, Any], None]:
+    writer: Any = entity_writer(entity_type)
     return writer  # type: ignore[no-any-return]
 
 
 def write_response(entity: Any) -> bytes:
     """The response's body, without its header."""
     buffer = io.BytesIO()
-    _writer(type(entity))(buffer, entity)
+    entity_type: Any = type(entity)
+    _writer(entity_type)(buffer, entity)
     return buffer.getvalue()
 
 

@@ -1,0 +1,12 @@
+"""What is wrong with a record batch, in Kafka's own terms."""
+
+from kio.schema.errors import ErrorCode
+
+
+class InvalidBatch(Exception):  # noqa: N818 - named by what the producer sent
+    """A record batch that cannot be accepted. `error_code` is what Kafka would answer for it."""
+
+    def __init__(self, error_code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error_code = error_code
+        self.message = message

@@ -1,0 +1,242 @@
+"""Produce, versions 3 to 13, by hand: nothing is asked for more often.
+
+Version 5 adds the log start offset, 8 the errors of single records, 9 is flexible, 10 adds the current leader, and 13
+names topics by their ids.
+"""
+
+import struct
+from collections.abc import Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from braidlog.wire.errors import MalformedRequest
+from braidlog.wire.nodes import NO_LEADER, CurrentLeader, NodeEndpoint, leader_value, node_endpoints_value
+from braidlog.wire.primitives import (
+    count_of,
+    nullable_string,
+    pack_i32,
+    read_count,
+    read_nullable_bytes,
+    read_nullable_string,
+    read_string,
+    read_tags,
+    read_uvarint,
+    string,
+    tags,
+    truncated,
+)
+
+KEY = 0
+VERSIONS = range(3, 14)
+
+_FLEXIBLE_FROM = 9
+_ACKS_TIMEOUT = Struct(">hi")
+_OLD_START = Struct(">hhiih")
+"""Null transactional id, acks, timeout, topic count, length of the first topic's name."""
+_I32 = Struct(">i")
+_INDEX_LENGTH = Struct(">ii")
+
+
+class ProducePartition(NamedTuple):
+    partition_index: int
+    records: memoryview | None
+    """A view into the frame."""
+
+
+class ProduceTopic(NamedTuple):
+    name: str
+    """Empty in version 13."""
+    topic_id: bytes
+    """Empty before version 13."""
+    partitions: list[ProducePartition]
+
+
+class ProduceRequest(NamedTuple):
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topics: list[ProduceTopic]
+
+
+class RecordError(NamedTuple):
+    """What is wrong with one record, by its place in its batch."""
+
+    batch_index: int
+    message: str | None = None
+
+
+class ProducedPartition(NamedTuple):
+    partition_index: int
+    error_code: int = 0
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    record_errors: Sequence[RecordError] = ()
+    error_message: str | None = None
+    current_leader: CurrentLeader = NO_LEADER
+
+
+class ProducedTopic(NamedTuple):
+    name: str
+    topic_id: bytes
+    partitions: Sequence[ProducedPartition]
+
+
+class ProduceResponse(NamedTuple):
+    topics: Sequence[ProducedTopic]
+    throttle_time_ms: int = 0
+    node_endpoints: Sequence[NodeEndpoint] = ()
+
+
+def read_produce_request(version: int, body: memoryview) -> ProduceRequest:
+    """The request in `body`, which begins behind the header. Records are views into it."""
+    try:
+        if version >= _FLEXIBLE_FROM:
+            request, position = _read_flexible(body, version >= 13)
+        else:
+            request, position = _read_old(body)
+    except (IndexError, struct.error):
+        raise truncated() from None
+    if position != len(body):
+        raise MalformedRequest(f"{len(body) - position} bytes behind the produce request")
+    return request
+
+
+def _read_flexible(body: memoryview, by_id: bool) -> tuple[ProduceRequest, int]:
+    size = len(body)
+    if body[0] == 0:
+        transactional_id, position = None, 1
+    else:
+        transactional_id, position = read_nullable_string(body, 0, True)
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, position)
+    position += 6
+    topic_count = body[position]
+    if 0 < topic_count < 0x80:
+        topic_count -= 1
+        position += 1
+    else:
+        topic_count, position = read_count(body, position, True)
+    topics: list[ProduceTopic] = []
+    for _ in range(topic_count):
+        name, topic_id = "", b""
+        if by_id:
+            end = position + 16
+            topic_id = bytes(body[position:end])
+        else:
+            length = body[position]
+            end = position + length
+            if not 0 < length < 0x80 or end > size:
+                name, end = read_string(body, position, True)
+            else:
+                try:
+                    name = str(body[position + 1 : end], "utf-8")
+                except UnicodeDecodeError:
+                    raise MalformedRequest("the topic's name is not UTF-8") from None
+        partition_count = body[end]
+        if 0 < partition_count < 0x80:
+            partition_count -= 1
+            position = end + 1
+        else:
+            partition_count, position = read_count(body, end, True)
+        partitions: list[ProducePartition] = []
+        for _ in range(partition_count):
+            index = _I32.unpack_from(body, position)[0]
+            length, position = read_uvarint(body, position + 4)
+            records: memoryview | None = None
+            if length:
+                end = position + length - 1
+                records = body[position:end]
+                position = end
+            # Indexing also notices records that end behind the body.
+            if body[position]:
+                position = read_tags(body, position)
+            else:
+                position += 1
+            partitions.append(ProducePartition(index, records))
+        if body[position]:
+            position = read_tags(body, position)
+        else:
+            position += 1
+        topics.append(ProduceTopic(name, topic_id, partitions))
+    position = read_tags(body, position) if body[position] else position + 1
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
+
+
+def _read_old(body: memoryview) -> tuple[ProduceRequest, int]:
+    size = len(body)
+    transactional_id, position = read_nullable_string(body, 0, False)
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, position)
+    topic_count, position = read_count(body, position + 6, False)
+    topics: list[ProduceTopic] = []
+    for _ in range(topic_count):
+        name, position = read_string(body, position, False)
+        partition_count, position = read_count(body, position, False)
+        partitions: list[ProducePartition] = []
+        for _ in range(partition_count):
+            index, length = _INDEX_LENGTH.unpack_from(body, position)
+            end = position + 8 + length
+            if length >= 0 and end <= size:
+                partitions.append(ProducePartition(index, body[position + 8 : end]))
+                position = end
+            else:
+                records, position = read_nullable_bytes(body, position + 4, False)
+                partitions.append(ProducePartition(index, records))
+        topics.append(ProduceTopic(name, b"", partitions))
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
+
+
+_V3 = Struct(">ihqq")
+_V5 = Struct(">ihqqq")
+_V8 = Struct(">ihqqqih")
+_V9 = Struct(">ihqqqBBB")
+_NO_ERRORS_NO_TAGS = (1, 0, 0)
+
+
+def write_produce_response(version: int, response: ProduceResponse) -> bytes:
+    """The body of the response."""
+    flexible = version >= _FLEXIBLE_FROM
+    topics, throttle_time_ms, node_endpoints = response
+    parts = [count_of(len(topics), flexible)]
+    add = parts.append
+    for name, topic_id, partitions in topics:
+        add(topic_id if version >= 13 else string(name, flexible))
+        add(count_of(len(partitions), flexible))
+        for partition in partitions:
+            index, error, base_offset, append_ms, start_offset, record_errors, message, leader = partition
+            if flexible:
+                if not record_errors and message is None and leader == NO_LEADER:
+                    add(_V9.pack(index, error, base_offset, append_ms, start_offset, 1, 0, 0))
+                else:
+                    add(_V5.pack(index, error, base_offset, append_ms, start_offset))
+                    add(_record_errors(record_errors, True))
+                    add(nullable_string(message, True))
+                    add(tags([(0, leader_value(leader))] if version >= 10 and leader != NO_LEADER else []))
+            elif version >= 8:
+                if not record_errors and message is None:
+                    add(_V8.pack(index, error, base_offset, append_ms, start_offset, 0, -1))
+                else:
+                    add(_V5.pack(index, error, base_offset, append_ms, start_offset))
+                    add(_record_errors(record_errors, False))
+                    add(nullable_string(message, False))
+            elif version >= 5:
+                add(_V5.pack(index, error, base_offset, append_ms, start_offset))
+            else:
+                add(_V3.pack(index, error, base_offset, append_ms))
+        if flexible:
+            add(b"\x00")
+    add(pack_i32(throttle_time_ms))
+    if flexible:
+        if version >= 10 and node_endpoints:
+            add(tags([(0, node_endpoints_value(node_endpoints))]))
+        else:
+            add(b"\x00")
+    return b"".join(parts)
+
+
+def _record_errors(record_errors: Sequence[RecordError], flexible: bool) -> bytes:
+    parts = [count_of(len(record_errors), flexible)]
+    for index, message in record_errors:
+        parts += (pack_i32(index), nullable_string(message, flexible))
+        if flexible:
+            parts.append(b"\x00")
+    return b"".join(parts)
