@@ -1,4 +1,7 @@
-"""What a process counts and measures. Each `Metrics` has a registry of its own: nothing here is global."""
+"""What a process counts and measures. Each `Metrics` has a registry of its own: nothing here is global.
+
+Each room adds its own figures, so that they stand beside what they measure.
+"""
 
 from collections.abc import Sequence
 
@@ -21,55 +24,12 @@ class Metrics:
     """Named as Prometheus asks: `braidlog_<what>_<unit>`, `_total` on what only grows."""
 
     def __init__(self, *, process: bool = False) -> None:
+        """With `process`, also the process' CPU, memory and descriptors."""
         self.registry = CollectorRegistry()
         if process:
             ProcessCollector(registry=self.registry)
-        self.gauge("build_info", "Constant 1, labelled with the version that runs.", ["version"]).labels(
-            __version__
-        ).set(1)
-
-        # what clients see
-        self.connections = self.gauge("connections", "Open client connections.")
-        self.requests = self.counter("requests_total", "Kafka requests answered, by API name.", ["api"])
-        self.request_errors = self.counter(
-            "request_errors_total", "Kafka errors sent to clients, by API name and error code.", ["api", "code"]
-        )
-        self.request_seconds = self.histogram(
-            "request_seconds", "From the last byte of a request to the first of its answer.", LATENCY_BUCKETS_S, ["api"]
-        )
-        self.produced_records = self.counter("produced_records_total", "Records acknowledged to producers.")
-        self.produced_bytes = self.counter("produced_bytes_total", "Bytes of record batches acknowledged to producers.")
-        self.duplicate_batches = self.counter(
-            "duplicate_batches_total", "Batches that an idempotent producer sent again and that were recognised."
-        )
-        self.fetched_bytes = self.counter("fetched_bytes_total", "Bytes of record batches sent to consumers.")
-
-        # the write path
-        self.backlog_bytes = self.gauge("backlog_bytes", "Bytes of produced records that are not yet acknowledged.")
-        self.throttled = self.counter("throttled_total", "Times that reading from sockets stopped for want of memory.")
-        self.uploads_in_flight = self.gauge("uploads_in_flight", "Uploads that are under way.")
-        self.objects_uploaded = self.counter(
-            "objects_uploaded_total",
-            "Objects uploaded, by what closed the batch: size, interval, idle, flush.",
-            ["closed_by"],
-        )
-        self.object_bytes = self.histogram("object_bytes", "Sizes of uploaded objects.", SIZE_BUCKETS_BYTES)
-        self.upload_seconds = self.histogram("upload_seconds", "How long an upload takes.", LATENCY_BUCKETS_S)
-        self.upload_failures = self.counter("upload_failures_total", "Objects that could not be uploaded.")
-        self.commit_seconds = self.histogram(
-            "commit_seconds", "How long the control plane takes to sequence an object.", LATENCY_BUCKETS_S
-        )
-        self.commit_failures = self.counter("commit_failures_total", "Objects that could not be sequenced.")
-
-        # the read path
-        self.cache_hits = self.counter("cache_hits_total", "Reads of object bytes that were answered from memory.")
-        self.cache_misses = self.counter("cache_misses_total", "Reads of object bytes that went to the store.")
-        self.cache_bytes = self.gauge("cache_bytes", "Bytes in the cache.")
-
-        # the view of the cluster
-        self.feed_reloads = self.counter("feed_reloads_total", "Times that the view was built anew from a snapshot.")
-        self.topics = self.gauge("topics", "Topics in the catalog.")
-        self.partitions = self.gauge("partitions", "Partitions in the catalog.")
+        build = self.gauge("build_info", "Always 1; its label is the version that runs.", ["version"])
+        build.labels(__version__).set(1)
 
     def counter(self, name: str, documentation: str, labels: Sequence[str] = ()) -> Counter:
         return Counter(f"braidlog_{name}", documentation, labels, registry=self.registry)
@@ -78,7 +38,7 @@ class Metrics:
         return Gauge(f"braidlog_{name}", documentation, labels, registry=self.registry)
 
     def histogram(
-        self, name: str, documentation: str, buckets: Sequence[float], labels: Sequence[str] = ()
+        self, name: str, documentation: str, labels: Sequence[str] = (), *, buckets: Sequence[float] = LATENCY_BUCKETS_S
     ) -> Histogram:
         return Histogram(f"braidlog_{name}", documentation, labels, registry=self.registry, buckets=buckets)
 

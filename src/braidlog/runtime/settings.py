@@ -41,7 +41,7 @@ def _absolute_url(url: str, schemes: tuple[str, ...]) -> str:
         raise ValueError(f"has the unknown scheme {scheme!r}: use one of {', '.join(schemes)}")
     if scheme in {"file", "sqlite"}:
         path, question_mark, query = rest.partition("?")
-        if path.lstrip("/") == ":memory:":
+        if url == "sqlite://":  # in memory
             return url
         if path.lstrip("/").startswith(("./", "../")):
             path = path.lstrip("/")
@@ -129,6 +129,9 @@ class AgentSettings(CommonSettings):
     """A single upload that takes longer is given up and checked."""
     commit_timeout_ms: Milliseconds = Field(10_000, ge=100, le=3_600_000, examples=["10s"])
     """How long a call to the control plane may take."""
+
+    connections_max: int = Field(10_000, ge=1, le=1_000_000, examples=["10000"])
+    """Client connections that are kept open. More are closed at once."""
 
     auto_create_topics_enable: bool = Field(True, examples=["true"])
     """Whether a topic comes into being when a client first asks for it."""
