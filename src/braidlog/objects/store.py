@@ -102,7 +102,7 @@ class Store(Protocol):
     async def put(self, key: str, data: Bytes, *, overwrite: bool = False) -> str | None:
         """Write a whole object, durably and atomically, and return its etag.
 
-        Create-only unless `overwrite`: raises `AlreadyExists`. The data must not change afterwards: a store may keep it.
+        Create-only unless `overwrite`: raises `AlreadyExists`. The data must not change afterwards: it may be kept.
         """
         ...
 

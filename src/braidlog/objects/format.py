@@ -1,0 +1,297 @@
+"""The bytes of an object: `extents │ footer │ trailer`. Persisted: keep it stable.
+
+Extents lie back to back from byte 0, ordered by topic id and partition. The footer is one msgpack value, the array that
+`braidlog.objects.layout.Footer` defines, and follows the last extent at once. The trailer is the last 36 bytes, with
+numbers in big-endian order:
+
+    bytes  0..16   nonce            the same 16 random bytes as in the footer
+    bytes 16..20   footer length    u32, in bytes
+    bytes 20..24   footer checksum  u32, CRC32C of the footer's bytes
+    bytes 24..26   format version   u16, 1
+    bytes 26..28   reserved         u16, 0
+    bytes 28..36   magic            `BRAIDLOG` in ASCII
+
+So an object is recognised, and its footer found, from its end alone. Extents have no checksum here: each record batch
+carries its own.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from crc32c import crc32c
+
+from braidlog.objects.layout import ARROW_STREAM, KAFKA_BATCHES, ExtentEntry, Footer
+from braidlog.objects.store import Bytes, Store
+from braidlog.runtime.errors import BraidError, Remedy
+from braidlog.runtime.limits import (
+    BATCHES_PER_OBJECT_MAX,
+    EXTENTS_PER_OBJECT_MAX,
+    FOOTER_BYTES_MAX,
+    OBJECT_BYTES_MAX,
+    PARTITIONS_PER_TOPIC_MAX,
+    RECORDS_PER_BATCH_MAX,
+)
+
+MAGIC = b"BRAIDLOG"
+FORMAT_VERSION = 1
+NONCE_BYTES = 16
+TRAILER = struct.Struct(">16sIIHH8s")
+TRAILER_BYTES = TRAILER.size
+TAIL_READ_BYTES = 64 * 1024
+"""How much of an object's end is read at first: enough for the footer of nearly every object."""
+
+_TOPIC_ID_BYTES = 16
+_NAME_CHARS_MAX = 255
+_KAFKA_BATCH_BYTES_MIN = 61
+_INT16_END = 1 << 15
+_INT31_END = 1 << 31
+_INT63_END = 1 << 63
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Footer)
+
+
+class CorruptObject(BraidError):
+    """An object's bytes are not what a writer of Braidlog leaves."""
+
+    remedy = Remedy.GIVE_UP
+
+
+class TruncatedObject(CorruptObject):
+    """Bytes are missing."""
+
+
+class BadMagic(CorruptObject):
+    """It does not end as an object of Braidlog does."""
+
+
+class UnknownVersion(CorruptObject):
+    """It was written in a format that this release does not know."""
+
+
+class ChecksumMismatch(CorruptObject):
+    """The footer is not what was written."""
+
+
+class InvalidFooter(CorruptObject):
+    """The footer contradicts itself, its object, or the limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trailer:
+    nonce: bytes
+    footer_length: int
+    footer_crc32c: int
+    version: int
+
+
+def encode_footer(footer: Footer) -> bytes:
+    """The footer alone: what the sequencer gets."""
+    return _encoder.encode(footer)
+
+
+def encode_trailer(footer_bytes: Bytes, nonce: bytes) -> bytes:
+    return TRAILER.pack(nonce, len(footer_bytes), crc32c(footer_bytes), FORMAT_VERSION, 0, MAGIC)
+
+
+def encode_tail(footer: Footer) -> bytes:
+    """Footer and trailer, to be appended to the extents."""
+    footer_bytes = _encoder.encode(footer)
+    return footer_bytes + encode_trailer(footer_bytes, footer.nonce)
+
+
+def decode_trailer(data: Bytes) -> Trailer:
+    """From bytes that end in the trailer."""
+    if len(data) < TRAILER_BYTES:
+        raise TruncatedObject(f"{len(data)} bytes are too few for an object")
+    nonce, length, checksum, version, reserved, magic = TRAILER.unpack_from(data, len(data) - TRAILER_BYTES)
+    if magic != MAGIC:
+        raise BadMagic("not an object of Braidlog", help="Another program's file, or an object that was cut short.")
+    if version != FORMAT_VERSION or reserved != 0:
+        raise UnknownVersion(f"object format {version}.{reserved} is unknown", help="Written by a newer release?")
+    if length > FOOTER_BYTES_MAX:
+        raise InvalidFooter(f"a footer of {length} bytes is over the limit of {FOOTER_BYTES_MAX}")
+    return Trailer(nonce=nonce, footer_length=length, footer_crc32c=checksum, version=version)
+
+
+def decode_footer_bytes(data: Bytes) -> Footer:
+    """Decode and check a footer that comes without its object."""
+    if len(data) > FOOTER_BYTES_MAX:
+        raise InvalidFooter(f"a footer of {len(data)} bytes is over the limit of {FOOTER_BYTES_MAX}")
+    try:
+        footer = _decoder.decode(data)
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        raise InvalidFooter(f"the footer cannot be decoded: {error}") from error
+    _check_footer(footer)
+    return footer
+
+
+def decode_object_tail(tail: Bytes, object_size: int) -> Footer:
+    """From the last bytes of an object, which must hold the whole footer: see `footer_tail_bytes`."""
+    length = footer_tail_bytes(tail, object_size)
+    if length > len(tail):
+        raise TruncatedObject(f"the footer begins {length - len(tail)} bytes before the bytes given")
+    trailer = decode_trailer(tail)
+    view = memoryview(tail)
+    footer_bytes = view[len(tail) - length : len(tail) - TRAILER_BYTES]
+    if crc32c(footer_bytes) != trailer.footer_crc32c:
+        raise ChecksumMismatch("the footer's checksum does not match")
+    footer = decode_footer_bytes(footer_bytes)
+    if footer.nonce != trailer.nonce:
+        raise InvalidFooter("footer and trailer name different nonces")
+    extents_end = extents_length(footer)
+    if extents_end != object_size - length:
+        raise InvalidFooter(f"extents end at {extents_end}, but the footer begins at {object_size - length}")
+    return footer
+
+
+def footer_tail_bytes(tail: Bytes, object_size: int) -> int:
+    """How many bytes at the object's end footer and trailer take, by what its last bytes say."""
+    trailer = decode_trailer(tail)
+    length = trailer.footer_length + TRAILER_BYTES
+    if length > object_size:
+        raise TruncatedObject(f"footer and trailer of {length} bytes in an object of {object_size}")
+    return length
+
+
+def extents_length(footer: Footer) -> int:
+    """How many bytes the extents take."""
+    if not footer.extents:
+        return 0
+    last = footer.extents[-1]
+    return last.position + last.length
+
+
+async def read_footer(store: Store, key: str) -> Footer:
+    """One GET of the object's end, and a second one only where the footer is larger than that."""
+    tail = await store.get_tail(key, TAIL_READ_BYTES)
+    length = footer_tail_bytes(tail.data, tail.size)
+    if length > len(tail.data):
+        tail = await store.get_tail(key, length)
+    return decode_object_tail(tail.data, tail.size)
+
+
+def describe(footer: Footer, size: int) -> dict[str, Any]:
+    """What an object holds, in plain JSON types."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "nonce": footer.nonce.hex(),
+        "write_epoch": footer.write_epoch,
+        "incarnation": footer.incarnation,
+        "created_ms": footer.created_ms,
+        "zone": footer.zone,
+        "size_bytes": size,
+        "extents_bytes": extents_length(footer),
+        "extent_count": len(footer.extents),
+        "batch_count": sum(len(extent.batches) for extent in footer.extents),
+        "record_count": sum(extent.record_count for extent in footer.extents),
+        "extents": [_describe_extent(extent) for extent in footer.extents],
+    }
+
+
+def _describe_extent(extent: ExtentEntry) -> dict[str, Any]:
+    return {
+        "topic_id": extent.topic_id.hex(),
+        "partition": extent.partition,
+        "position": extent.position,
+        "length_bytes": extent.length,
+        "record_count": extent.record_count,
+        "timestamp_ms_min": extent.timestamp_ms_min,
+        "timestamp_ms_max": extent.timestamp_ms_max,
+        "payload": "arrow" if extent.payload == ARROW_STREAM else "kafka",
+        "batches": [
+            {
+                "length_bytes": batch.length,
+                "offset_count": batch.offset_count,
+                "attributes": batch.attributes,
+                "timestamp_ms_max": batch.timestamp_ms_max,
+                "producer_id": batch.producer_id,
+                "producer_epoch": batch.producer_epoch,
+                "base_sequence": batch.base_sequence,
+            }
+            for batch in extent.batches
+        ],
+    }
+
+
+def _check_footer(footer: Footer) -> None:
+    if len(footer.nonce) != NONCE_BYTES:
+        raise InvalidFooter(f"a nonce of {len(footer.nonce)} bytes")
+    if not 0 <= footer.write_epoch < _INT63_END:
+        raise InvalidFooter(f"write epoch {footer.write_epoch}")
+    if footer.created_ms >= _INT63_END:
+        raise InvalidFooter(f"creation time {footer.created_ms}")
+    if not 0 < len(footer.incarnation) <= _NAME_CHARS_MAX or len(footer.zone) > _NAME_CHARS_MAX:
+        raise InvalidFooter("incarnation or zone is empty or too long")
+    extents = footer.extents
+    if len(extents) > EXTENTS_PER_OBJECT_MAX:
+        raise InvalidFooter(f"{len(extents)} extents are over the limit of {EXTENTS_PER_OBJECT_MAX}")
+    batch_count = 0
+    position = 0
+    previous_topic_id = b""
+    previous_partition = -1
+    for extent in extents:
+        topic_id = extent.topic_id
+        partition = extent.partition
+        if len(topic_id) != _TOPIC_ID_BYTES:
+            raise InvalidFooter(f"a topic id of {len(topic_id)} bytes")
+        if not 0 <= partition < PARTITIONS_PER_TOPIC_MAX:
+            raise InvalidFooter(f"partition {partition}")
+        if topic_id <= previous_topic_id and (topic_id != previous_topic_id or partition <= previous_partition):
+            raise InvalidFooter("extents are not in the order of topic id and partition, or one is there twice")
+        if extent.position != position:
+            raise InvalidFooter(f"an extent lies at {extent.position}, not where the one before it ends ({position})")
+        _check_extent(extent)
+        batch_count += len(extent.batches)
+        position += extent.length
+        previous_topic_id = topic_id
+        previous_partition = partition
+    if batch_count > BATCHES_PER_OBJECT_MAX:
+        raise InvalidFooter(f"{batch_count} batches are over the limit of {BATCHES_PER_OBJECT_MAX}")
+    if position > OBJECT_BYTES_MAX:
+        raise InvalidFooter(f"extents of {position} bytes are over the limit of {OBJECT_BYTES_MAX}")
+
+
+def _check_extent(extent: ExtentEntry) -> None:
+    batches = extent.batches
+    payload = extent.payload
+    if payload == KAFKA_BATCHES:
+        length_min = _KAFKA_BATCH_BYTES_MIN
+        if not batches:
+            raise InvalidFooter("an extent of record batches has none")
+    elif payload == ARROW_STREAM:
+        length_min = 1
+    else:
+        raise InvalidFooter(f"payload {payload} is unknown")
+    if extent.length < 1 or extent.record_count < 1:
+        raise InvalidFooter("an extent is empty")
+    if extent.length > OBJECT_BYTES_MAX or extent.record_count >= _INT63_END:
+        raise InvalidFooter("an extent is too large")
+    if max(extent.timestamp_ms_min, extent.timestamp_ms_max) >= _INT63_END:  # msgpack has nothing below -2**63
+        raise InvalidFooter("a timestamp is out of range")
+    if not batches:
+        return
+    # This loop runs once for every batch that the whole cluster writes: one comparison chain each, no calls.
+    length = 0
+    count = 0
+    for batch in batches:
+        batch_length = batch.length
+        offset_count = batch.offset_count
+        if (
+            batch_length < length_min
+            or not 0 < offset_count <= RECORDS_PER_BATCH_MAX
+            or not -_INT16_END <= batch.attributes < _INT16_END
+            or not -1 <= batch.producer_id < _INT63_END
+            or not -1 <= batch.producer_epoch < _INT16_END
+            or not -1 <= batch.base_sequence < _INT31_END
+            or batch.timestamp_ms_max >= _INT63_END
+        ):
+            raise InvalidFooter(f"a batch has a field out of range: {batch}")
+        length += batch_length
+        count += offset_count
+    if length != extent.length:
+        raise InvalidFooter(f"an extent of {extent.length} bytes has batches of {length}")
+    if count != extent.record_count:
+        raise InvalidFooter(f"an extent of {extent.record_count} records has batches of {count}")

@@ -1,0 +1,118 @@
+"""The names of objects. Persisted: sweepers and sealers parse them, so keep them stable.
+
+`data/<prefix>/<epoch>/<incarnation>-<n>`
+    An object of extents. The prefix is one hexadecimal digit, from a hash of incarnation and n, so that a store which
+    partitions by key spreads the load. The write epoch comes before the incarnation, in ten digits, so that everything
+    below a floor is one range of each prefix.
+`journal/<incarnation>/<sequence>/<slot>`
+    A journal file, or the fence that a sealer put in its place. Both numbers have ten digits.
+"""
+
+import re
+from dataclasses import dataclass
+from zlib import crc32
+
+from braidlog.runtime.errors import BraidError, Remedy
+
+KEY_BYTES_MAX = 900
+"""S3 allows 1,024 bytes; the rest is for the prefix that a store's URL may add."""
+NUMBER_MAX = 9_999_999_999
+PREFIX_COUNT = 16
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_INCARNATION = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_DATA = re.compile(r"data/([0-9a-f])/([0-9]{10})/([A-Za-z0-9_-]{1,64})-([0-9]{10})")
+_JOURNAL = re.compile(r"journal/([A-Za-z0-9_-]{1,64})/([0-9]{10})/([0-9]{10})")
+
+
+class InvalidKey(BraidError):
+    """A key that no store can hold, or that is not of the kind it should be."""
+
+    remedy = Remedy.FIX_INPUT
+
+
+@dataclass(frozen=True, slots=True)
+class DataKey:
+    write_epoch: int
+    incarnation: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalKey:
+    incarnation: str
+    sequence: int
+    slot: int
+
+
+def check_key(key: str) -> str:
+    """The key itself, if every backend can hold it: relative, no empty, `.` or `..` segment, no control characters."""
+    if not key or "//" in key or key[0] == "/" or key[-1] == "/":
+        raise InvalidKey(f"key {key!r} has an empty segment", help="Segments are separated by single slashes: a/b/c.")
+    if "." in key and any(segment in (".", "..") for segment in key.split("/")):
+        raise InvalidKey(f"key {key!r} leaves its folder", help="Segments . and .. are not allowed.")
+    if _CONTROL.search(key):
+        raise InvalidKey(f"key {key!r} has control characters")
+    try:
+        size = len(key) if key.isascii() else len(key.encode())
+    except UnicodeEncodeError:
+        raise InvalidKey(f"key {key!r} is not valid Unicode") from None
+    if size > KEY_BYTES_MAX:
+        raise InvalidKey(f"key of {size} bytes is too long", help=f"At most {KEY_BYTES_MAX} bytes.")
+    return key
+
+
+def data_key(write_epoch: int, incarnation: str, number: int) -> str:
+    _check_incarnation(incarnation)
+    _check_number("write epoch", write_epoch)
+    _check_number("number", number)
+    return f"data/{_prefix(incarnation, number)}/{write_epoch:010d}/{incarnation}-{number:010d}"
+
+
+def journal_key(incarnation: str, sequence: int, slot: int) -> str:
+    _check_number("slot", slot)
+    return f"{journal_prefix(incarnation, sequence)}{slot:010d}"
+
+
+def journal_prefix(incarnation: str, sequence: int) -> str:
+    """What all keys of one sequence start with."""
+    _check_incarnation(incarnation)
+    _check_number("sequence", sequence)
+    return f"journal/{incarnation}/{sequence:010d}/"
+
+
+def data_prefixes() -> tuple[str, ...]:
+    """All prefixes under which data objects lie, in order."""
+    return tuple(f"data/{digit:x}/" for digit in range(PREFIX_COUNT))
+
+
+def parse_data_key(key: str) -> DataKey:
+    match = _DATA.fullmatch(key)
+    if match is None:
+        raise InvalidKey(f"{key!r} is not the key of a data object", help="data/<prefix>/<epoch>/<incarnation>-<n>")
+    prefix, epoch, incarnation, number = match.groups()
+    if prefix != _prefix(incarnation, int(number)):
+        raise InvalidKey(f"{key!r} has the wrong prefix", help=f"It should be {_prefix(incarnation, int(number))}.")
+    return DataKey(write_epoch=int(epoch), incarnation=incarnation, number=int(number))
+
+
+def parse_journal_key(key: str) -> JournalKey:
+    match = _JOURNAL.fullmatch(key)
+    if match is None:
+        raise InvalidKey(f"{key!r} is not the key of a journal file", help="journal/<incarnation>/<sequence>/<slot>")
+    incarnation, sequence, slot = match.groups()
+    return JournalKey(incarnation=incarnation, sequence=int(sequence), slot=int(slot))
+
+
+def _prefix(incarnation: str, number: int) -> str:
+    return f"{crc32(f'{incarnation}-{number}'.encode()) % PREFIX_COUNT:x}"
+
+
+def _check_incarnation(incarnation: str) -> None:
+    if _INCARNATION.fullmatch(incarnation) is None:
+        raise InvalidKey(f"incarnation {incarnation!r} cannot be part of a key", help="1 to 64 of A-Z a-z 0-9 _ -")
+
+
+def _check_number(what: str, number: int) -> None:
+    if not 0 <= number <= NUMBER_MAX:
+        raise InvalidKey(f"{what} {number} cannot be part of a key", help=f"0 to {NUMBER_MAX}")

@@ -1,0 +1,414 @@
+"""Objects as files, for one machine: durable before they are acknowledged, whole or not there at all.
+
+A put writes a temporary file in `<root>/.braidlog/`, syncs it, links it to its name (which fails where the name is
+taken) and syncs the folder. Power loss at any moment leaves nothing or the whole object, and at worst a temporary file
+that nobody lists. The modification time comes from the injected clock, with random digits below the millisecond: with
+inode and size it is the etag, so that no two versions of a file share one even where the file system's own clock stands
+still. Replacing and deleting hold a lock file, so that of several processes only one wins.
+"""
+
+import asyncio
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from braidlog.objects.keys import InvalidKey, check_key
+from braidlog.objects.store import (
+    AlreadyExists,
+    Blob,
+    Bytes,
+    Conflict,
+    ListPage,
+    NotFound,
+    ObjectMeta,
+    StoreDenied,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+    Tail,
+    TornRead,
+)
+from braidlog.runtime.clock import Clock
+from braidlog.runtime.entropy import Entropy
+
+T = TypeVar("T")
+
+OWN_FOLDER = ".braidlog"
+"""Temporary files and the lock lie here. No key may begin with it."""
+THREADS_MAX = 8
+_LINK_ATTEMPTS_MAX = 5
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    key: str
+    path: str
+    temporary: str
+    modified_ns: int
+    data: Bytes
+
+
+class LocalStore:
+    """A folder as an object store."""
+
+    def __init__(self, root: Path, *, clock: Clock, entropy: Entropy) -> None:
+        self._root = os.path.abspath(root)
+        self._url = Path(self._root).as_uri()
+        self._clock = clock
+        self._entropy = entropy
+        self._own_folder = os.path.join(self._root, OWN_FOLDER)
+        self._temporary_name = os.path.join(self._own_folder, entropy.token(8).hex())
+        self._temporary_count = 0
+        self._synced_folders: set[str] = set()
+        self._executor = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="braidlog-file")
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    async def put(self, key: str, data: Bytes, *, overwrite: bool = False) -> str | None:
+        write = self._prepare(key, data)
+        return await self._run(key, lambda: self._replace(write, None) if overwrite else self._create(write))
+
+    async def update(self, key: str, data: Bytes, *, etag: str) -> str | None:
+        write = self._prepare(key, data)
+        return await self._run(key, lambda: self._replace(write, etag))
+
+    async def get(self, key: str) -> Blob:
+        path = self._path(key)
+
+        def get() -> Blob:
+            with _open_file(path) as (fd, status):
+                return Blob(data=_read(fd, key, 0, status.st_size), etag=_etag(status))
+
+        return await self._run(key, get)
+
+    async def get_range(self, key: str, start: int, end: int) -> Bytes:
+        return (await self.get_ranges(key, [(start, end)]))[0]
+
+    async def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Bytes]:
+        path = self._path(key)
+        for start, end in ranges:
+            if not 0 <= start <= end:
+                raise ValueError(f"range [{start}, {end})")
+
+        def get_ranges() -> list[Bytes]:
+            with _open_file(path) as (fd, status):
+                for _, end in ranges:
+                    if end > status.st_size:
+                        raise TornRead(f"{key} has {status.st_size} bytes, not {end}")
+                return [_read(fd, key, start, end) for start, end in ranges]
+
+        return await self._run(key, get_ranges)
+
+    async def get_tail(self, key: str, length: int) -> Tail:
+        path = self._path(key)
+
+        def get_tail() -> Tail:
+            with _open_file(path) as (fd, status):
+                size = status.st_size
+                return Tail(data=_read(fd, key, max(0, size - length), size), size=size)
+
+        return await self._run(key, get_tail)
+
+    async def head(self, key: str) -> ObjectMeta:
+        path = self._path(key)
+
+        def head() -> ObjectMeta:
+            status = os.stat(path)
+            if not stat.S_ISREG(status.st_mode):
+                raise FileNotFoundError(errno.ENOENT, "not a file", path)
+            return _meta(key, status)
+
+        return await self._run(key, head)
+
+    async def list(self, prefix: str, *, after: str | None = None, limit: int = 1000) -> ListPage:
+        def list_page() -> ListPage:
+            page: list[ObjectMeta] = []
+            for key in self._walk("", prefix, after or ""):
+                if len(page) == limit:
+                    return ListPage(objects=tuple(page), next_after=page[-1].key if page else after)
+                try:
+                    page.append(_meta(key, os.stat(os.path.join(self._root, key))))
+                except FileNotFoundError:
+                    continue  # deleted since its folder was read
+            return ListPage(objects=tuple(page), next_after=None)
+
+        return await self._run(prefix, list_page)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        paths = [self._path(key) for key in keys]
+        if paths:
+            await self._run(keys[0], lambda: self._delete(paths))
+
+    async def close(self) -> None:
+        """Waits for what is under way."""
+        await asyncio.get_running_loop().run_in_executor(None, self._executor.shutdown)
+
+    async def _run(self, key: str, call: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+        except OSError as error:
+            raise self._translated(error, key) from error
+
+    def _translated(self, error: OSError, key: str) -> Exception:
+        code = error.errno
+        if code in (errno.ENOENT, errno.EISDIR):
+            return NotFound(f"{key} does not exist")
+        if code == errno.ENOTDIR:
+            return NotFound(f"{key} does not exist: part of its path is an object")
+        if code in _FULL:
+            return StoreFull(f"{key}: {error.strerror}", help=f"Make room on the disk of {self._root}.")
+        if code in _DENIED:
+            return StoreDenied(f"{key}: {error.strerror}", help=f"This user must be able to write to {self._root}.")
+        if code == errno.ENAMETOOLONG:
+            return InvalidKey(f"{key} is too long for a file name", help="Each segment may have 255 bytes.")
+        if code in (errno.EMFILE, errno.ENFILE):
+            return StoreUnavailable(f"{key}: {error.strerror}", help="Raise the limit of open files (ulimit -n).")
+        return StoreError(f"{key}: {error}", help=f"Is the disk of {self._root} in order?")
+
+    def _path(self, key: str) -> str:
+        check_key(key)
+        if key.startswith(OWN_FOLDER) and key.split("/", 1)[0] == OWN_FOLDER:
+            raise InvalidKey(f"key {key!r} begins with {OWN_FOLDER}", help="That folder is for temporary files.")
+        return os.path.join(self._root, key)
+
+    def _prepare(self, key: str, data: Bytes) -> _Write:
+        """Clock and entropy are asked on the event loop: threads have no order that could be repeated."""
+        path = self._path(key)
+        self._temporary_count += 1
+        temporary = f"{self._temporary_name}-{self._temporary_count}"
+        modified_ns = self._clock.wall_ms() * 1_000_000 + self._entropy.below(1_000_000)
+        return _Write(key, path, temporary, modified_ns, data)
+
+    # What follows runs in the executor's threads.
+
+    def _create(self, write: _Write) -> str:
+        status = self._write_temporary(write)
+        folder = os.path.dirname(write.path)
+        try:
+            for attempts_left in range(_LINK_ATTEMPTS_MAX - 1, -1, -1):
+                try:
+                    self._make_folders(write.key, folder)
+                    os.link(write.temporary, write.path)
+                    break
+                except FileNotFoundError:
+                    # Its last object was deleted, and the folder with it, since it was last seen.
+                    self._forget(folder)
+                    if attempts_left == 0:
+                        raise
+                except FileExistsError:
+                    if os.path.isdir(write.path):
+                        raise _folder_error(write.key) from None
+                    # Whoever learns that an object exists may rely on it, so it must be durable from here on.
+                    _sync_folder(folder)
+                    raise AlreadyExists(f"{write.key} exists already") from None
+        finally:
+            _unlink(write.temporary)
+        _sync_folder(folder)
+        return _etag(status)
+
+    def _replace(self, write: _Write, expected_etag: str | None) -> str:
+        status = self._write_temporary(write)
+        folder = os.path.dirname(write.path)
+        try:
+            with self._locked():
+                try:
+                    current: os.stat_result | None = os.stat(write.path)
+                except (FileNotFoundError, NotADirectoryError):
+                    current = None
+                if current is not None and stat.S_ISDIR(current.st_mode):
+                    raise _folder_error(write.key)
+                if expected_etag is not None and (current is None or _etag(current) != expected_etag):
+                    raise Conflict(f"{write.key} is not at version {expected_etag}")
+                if current is None:
+                    self._forget(folder)
+                    self._make_folders(write.key, folder)
+                os.rename(write.temporary, write.path)
+        except BaseException:
+            _unlink(write.temporary)
+            raise
+        _sync_folder(folder)
+        return _etag(status)
+
+    def _delete(self, paths: Sequence[str]) -> None:
+        folders: dict[str, None] = {}
+        with self._locked():
+            for path in paths:
+                try:
+                    os.unlink(path)
+                except OSError:
+                    if os.path.isfile(path):
+                        raise
+                else:
+                    folders[os.path.dirname(path)] = None
+            for folder in folders:
+                self._sync_or_remove(folder)
+
+    def _sync_or_remove(self, folder: str) -> None:
+        """Make deletions durable. Write epochs come and go, and their empty folders should not stay."""
+        while True:
+            if folder != self._root:
+                self._forget(folder)
+                try:
+                    os.rmdir(folder)
+                except FileNotFoundError:
+                    return
+                except OSError:
+                    pass  # not empty
+                else:
+                    folder = os.path.dirname(folder)
+                    continue
+            _sync_folder(folder)
+            return
+
+    def _write_temporary(self, write: _Write) -> os.stat_result:
+        data = write.data
+        fd = self._open_own(write.temporary, os.O_WRONLY | os.O_EXCL)
+        try:
+            written = os.write(fd, data)
+            if written < len(data):  # one write takes 2 GiB at most, and less where the disk is nearly full
+                view = memoryview(data)
+                while written < len(data):
+                    written += os.write(fd, view[written:])
+            os.utime(fd, ns=(write.modified_ns, write.modified_ns))
+            _sync(fd)
+            return os.fstat(fd)
+        except BaseException:
+            _unlink(write.temporary)
+            raise
+        finally:
+            os.close(fd)
+
+    def _open_own(self, path: str, flags: int) -> int:
+        """Open a file in our own folder, which the first write makes."""
+        flags |= os.O_CREAT | os.O_CLOEXEC
+        try:
+            return os.open(path, flags, 0o644)
+        except FileNotFoundError:
+            self._forget(self._own_folder)
+            self._make_folders("", self._own_folder)
+            return os.open(path, flags, 0o644)
+
+    def _make_folders(self, key: str, folder: str) -> None:
+        """Make a folder and those above it, each durable in the one above.
+
+        Folders that are there already are synced once too: another process may have made them a moment ago.
+        """
+        if folder in self._synced_folders:
+            return
+        if folder == self._root:
+            os.makedirs(folder, exist_ok=True)
+        else:
+            self._make_folders(key, os.path.dirname(folder))
+            try:
+                os.mkdir(folder)
+            except FileExistsError:
+                if not os.path.isdir(folder):
+                    raise InvalidKey(f"part of {key} is an object", help="No key may be another's folder.") from None
+        try:
+            _sync_folder(os.path.dirname(folder))
+        except PermissionError:
+            if folder != self._root:
+                raise
+        self._synced_folders.add(folder)
+
+    def _forget(self, folder: str) -> None:
+        while folder != self._root:
+            self._synced_folders.discard(folder)
+            folder = os.path.dirname(folder)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        fd = self._open_own(os.path.join(self._own_folder, "lock"), os.O_RDWR)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    def _walk(self, folder: str, prefix: str, after: str) -> Iterator[str]:
+        """Keys in `folder` (empty, or with a slash at its end) that match, in the order of the whole key."""
+        try:
+            with os.scandir(os.path.join(self._root, folder)) as entries:
+                # A folder takes part in the order with its slash: `a-b` comes before `a/b`, and `a0` after it.
+                names = sorted(
+                    folder + entry.name + ("/" if entry.is_dir(follow_symlinks=False) else "") for entry in entries
+                )
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for name in names:
+            if name[-1] != "/":
+                if name > after and name.startswith(prefix):
+                    yield name
+            elif (
+                name != f"{OWN_FOLDER}/"
+                and (name.startswith(prefix) or prefix.startswith(name))
+                and (name > after or after.startswith(name))
+            ):
+                yield from self._walk(name, prefix, after)
+
+
+@contextmanager
+def _open_file(path: str) -> Iterator[tuple[int, os.stat_result]]:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise FileNotFoundError(errno.ENOENT, "not a file", path)
+        yield fd, status
+    finally:
+        os.close(fd)
+
+
+def _read(fd: int, key: str, start: int, end: int) -> bytes:
+    data = os.pread(fd, end - start, start)
+    while len(data) < end - start:
+        more = os.pread(fd, end - start - len(data), start + len(data))
+        if not more:
+            raise TornRead(f"{key} ended at {start + len(data)}, not at {end}")
+        data += more
+    return data
+
+
+def _sync(fd: int) -> None:
+    if hasattr(fcntl, "F_FULLFSYNC"):  # macOS, where fsync leaves the data in the drive's own memory
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(fd)
+
+
+def _sync_folder(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _folder_error(key: str) -> InvalidKey:
+    return InvalidKey(f"{key} is a folder", help="No key may be another's folder.")
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def _etag(status: os.stat_result) -> str:
+    return f'"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"'
+
+
+def _meta(key: str, status: os.stat_result) -> ObjectMeta:
+    return ObjectMeta(key=key, size=status.st_size, etag=_etag(status), modified_ms=status.st_mtime_ns // 1_000_000)
