@@ -41,11 +41,11 @@ class PartitionView:
     size_bytes: int = 0
     tail: deque[tuple[IndexedExtent, StoredObject]] = field(default_factory=lambda: deque(maxlen=TAIL_EXTENTS_MAX))
     """The newest extents, contiguous, the last one ending at the high watermark."""
-    waiters: set[asyncio.Future[None]] = field(default_factory=set)
+    waiters: dict[asyncio.Future[None], None] = field(default_factory=dict)
     """Fetches that wait for this partition to change."""
 
     def wake(self) -> None:
-        waiters, self.waiters = self.waiters, set()
+        waiters, self.waiters = self.waiters, {}
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -81,7 +81,7 @@ class ClusterView:
         self.topics_by_name: dict[str, TopicView] = {}
         self.topics_by_id: dict[bytes, TopicView] = {}
         self.partitions: dict[int, PartitionView] = {}
-        self._changed: set[asyncio.Future[None]] = set()
+        self._changed: dict[asyncio.Future[None], None] = {}
 
     @property
     def controller_id(self) -> int:
@@ -192,14 +192,14 @@ class ClusterView:
     async def wait_catalog_change(self) -> None:
         """Return after the next change of topics, agents or configs."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._changed.add(waiter)
+        self._changed[waiter] = None
         try:
             await waiter
         finally:
-            self._changed.discard(waiter)
+            self._changed.pop(waiter, None)
 
     def _wake_changed(self) -> None:
-        waiters, self._changed = self._changed, set()
+        waiters, self._changed = self._changed, {}
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)

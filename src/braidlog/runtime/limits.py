@@ -13,3 +13,9 @@ PARTITIONS_PER_TOPIC_MAX = 100_000
 
 RPC_MESSAGE_BYTES_MAX = 256 * 1024 * 1024
 RPC_CALLS_IN_FLIGHT_MAX = 10_000
+
+CONNECTIONS_MAX = 10_000
+"""Client connections of one agent."""
+EARLY_PUTS_PER_S_MAX = 200.0
+"""Early uploads where PUTs cost nothing: more of them would only burn CPU on smaller objects."""
+EARLY_UPLOADS_IN_FLIGHT_MAX = 4

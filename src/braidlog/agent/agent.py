@@ -1,0 +1,169 @@
+"""An agent: takes Kafka clients' connections, and turns their records into objects and objects into their records.
+
+It holds no state that matters. What it knows of the cluster it can load again, and what it has not acknowledged its
+clients send again.
+"""
+
+import asyncio
+
+import structlog
+
+from braidlog.agent.connection import KafkaConnection
+from braidlog.agent.dispatch import Dispatcher
+from braidlog.agent.follower import FeedFollower
+from braidlog.agent.memory import MemoryBudget
+from braidlog.agent.meters import AgentMeters
+from braidlog.agent.reading import Reader
+from braidlog.agent.sequencing import Sequencing
+from braidlog.agent.session import AgentSession
+from braidlog.agent.view import ClusterView
+from braidlog.cache.blocks import BlockCache
+from braidlog.control.interface import ControlPlane
+from braidlog.cost.bill import puts_per_s_for_budget
+from braidlog.cost.prices import price_for
+from braidlog.objects.store import Store
+from braidlog.runtime.clock import Clock
+from braidlog.runtime.entropy import Entropy
+from braidlog.runtime.errors import InvalidSetting
+from braidlog.runtime.limits import EARLY_PUTS_PER_S_MAX, EARLY_UPLOADS_IN_FLIGHT_MAX
+from braidlog.runtime.metrics import Metrics
+from braidlog.runtime.settings import AgentSettings
+from braidlog.runtime.tasks import TaskGroup
+from braidlog.scheduling.budget import PutBudget
+from braidlog.scheduling.closing import CloseThresholds
+from braidlog.writing.batcher import Batcher, BatcherStatistics
+from braidlog.writing.order import Order
+from braidlog.writing.stage import RequestStage
+from braidlog.writing.uploader import Uploader
+
+log = structlog.get_logger(__name__)
+
+EARLY_BURST_S = 2.0
+"""The budget saves up this many seconds of early uploads, for writes that come in small bursts."""
+DRAIN_TIMEOUT_S = 10.0
+
+
+class Agent:
+    """Built from its components; `start` makes it reachable, `stop` answers what was asked and leaves."""
+
+    def __init__(
+        self,
+        control: ControlPlane,
+        store: Store,
+        clock: Clock,
+        entropy: Entropy,
+        settings: AgentSettings,
+        metrics: Metrics,
+    ) -> None:
+        self.control = control
+        self.store = store
+        self.clock = clock
+        self.entropy = entropy
+        self.settings = settings
+        self.incarnation = entropy.token(8).hex()
+        self.view = ClusterView()
+        self.memory = MemoryBudget(settings.memory_budget_bytes)
+        self.cache = BlockCache(store, bytes_max=settings.cache_bytes)
+        self.reader = Reader(control, self.cache, call_timeout_s=settings.commit_timeout_ms / 1000)
+        self.session = AgentSession(control, clock, entropy, self.incarnation, settings.zone)
+        self.follower = FeedFollower(control, self.view, clock, entropy)
+        self._background = TaskGroup("agent")
+        self._uploads = TaskGroup("uploads")
+        self._batcher = self._build_write_path()
+        self.write_path: RequestStage = self._batcher
+        self.dispatcher = Dispatcher(self)
+        self._server: asyncio.Server | None = None
+        self.port = settings.listen.port
+        metrics.register(AgentMeters(self))
+
+    @property
+    def node_id(self) -> int:
+        return self.session.node_id
+
+    @property
+    def zone(self) -> str:
+        return self.settings.zone
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether clients can be served: registered, and a view that the control plane confirmed lately."""
+        heard_s_ago = self.clock.monotonic_s() - self.follower.last_heard_s
+        return self._server is not None and self.session.is_registered and heard_s_ago < 30.0
+
+    def batcher_statistics(self) -> BatcherStatistics:
+        return self._batcher.statistics()
+
+    def _build_write_path(self) -> Batcher:
+        """`batch → order → upload → sequence`, built from its end, because a stage knows only the next."""
+        settings = self.settings
+        sequencing = Sequencing(
+            self.control,
+            self.clock,
+            self.entropy.fork("sequencing"),
+            deadline_s=settings.request_timeout_ms / 1000,
+            tasks=self._uploads,
+        )
+        uploader = Uploader(
+            sequencing,
+            self.store,
+            self.clock,
+            self.entropy.fork("uploader"),
+            incarnation=self.incarnation,
+            zone=settings.zone,
+            write_epoch=lambda: self.session.write_epoch,
+            on_uploaded=self.cache.insert,
+            on_finished=lambda: self._batcher.uploaded(),
+            tasks=self._uploads,
+        )
+        puts_per_s = min(
+            puts_per_s_for_budget(settings.upload_budget_usd_month, price_for(self.store.url)), EARLY_PUTS_PER_S_MAX
+        )
+        return Batcher(
+            Order(uploader),
+            CloseThresholds(
+                size_bytes=settings.upload_size_bytes,
+                interval_s=settings.upload_interval_ms / 1000,
+                in_flight_max=settings.uploads_in_flight_max,
+                early_in_flight_max=EARLY_UPLOADS_IN_FLIGHT_MAX,
+            ),
+            PutBudget(puts_per_s, burst=max(1.0, puts_per_s * EARLY_BURST_S)),
+            self.clock,
+        )
+
+    async def start(self) -> None:
+        listen = self.settings.listen
+        loop = asyncio.get_running_loop()
+        try:
+            # Bound before it registers, so that nobody is sent to a port that is not there.
+            server = await loop.create_server(
+                lambda: KafkaConnection(self.dispatcher), listen.host, listen.port, backlog=1024, start_serving=False
+            )
+        except OSError as error:
+            raise InvalidSetting(
+                f"cannot listen on {listen.host}:{listen.port}: {error.strerror or error}",
+                help="stop what uses the port, or give another address with --listen",
+            ) from error
+        self.port = server.sockets[0].getsockname()[1]
+        advertised = self.settings.advertised
+        await self.session.register(
+            self.settings.advertised_host, advertised.port if advertised is not None else self.port
+        )
+        await self.follower.load()
+        self._background.spawn(self.follower.run())
+        self._background.spawn(self.session.run())
+        await server.start_serving()
+        self._server = server
+        log.info("agent started", node_id=self.node_id, port=self.port, incarnation=self.incarnation)
+
+    async def stop(self) -> None:
+        """Stop accepting, upload and sequence what was accepted, answer it, leave."""
+        if self._server is not None:
+            self._server.close()
+        self.dispatcher.begin_drain()
+        await self._batcher.flush()
+        await self._uploads.wait_all()
+        await self.dispatcher.finish_drain(DRAIN_TIMEOUT_S)
+        await self.session.leave()
+        await self._background.cancel_all()
+        await self.cache.close()
+        log.info("agent stopped", node_id=self.node_id)

@@ -1,0 +1,218 @@
+"""Fetch: records out. Answers at once if there is enough, and otherwise waits until there is, or until time is up."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from braidlog.agent.connection import ResponseSlot
+from braidlog.agent.placement import reader_for
+from braidlog.agent.reading import DamagedExtent, ExtentGone, Slice
+from braidlog.agent.view import PartitionView, TopicView
+from braidlog.control.interface import BoundsRequest, PartitionBounds
+from braidlog.objects.store import StoreError
+from braidlog.runtime.errors import BraidError
+from braidlog.runtime.tasks import TaskGroup
+from braidlog.wire.fetch import (
+    FetchedPartition,
+    FetchedTopic,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    read_fetch_request,
+    write_fetch_response,
+)
+from braidlog.wire.header import RequestHeader, response_header
+
+if TYPE_CHECKING:
+    from braidlog.agent.agent import Agent
+
+log = structlog.get_logger(__name__)
+
+KEY = 1
+VERSIONS = range(4, 19)
+
+WAIT_MS_MAX = 60_000
+RESPONSE_BYTES_MAX = 64 * 1024 * 1024
+FULL_SESSION_EPOCHS = (0, -1)
+"""Fetch requests that name all their partitions. Others go on with a session, and none is ever opened here."""
+
+
+def handle(
+    agent: "Agent", header: RequestHeader, body: memoryview, slot: ResponseSlot, tasks: TaskGroup
+) -> None:
+    request = read_fetch_request(header.api_version, body)
+    tasks.spawn(_Fetch(agent, header, request, slot).run())
+
+
+class _Fetch:
+    """One fetch request, from its arrival to its answer."""
+
+    def __init__(self, agent: "Agent", header: RequestHeader, request: FetchRequest, slot: ResponseSlot) -> None:
+        self._agent = agent
+        self._header = header
+        self._request = request
+        self._slot = slot
+        self._by_id = header.api_version >= 13
+        self._confirmed: dict[int, PartitionBounds] = {}
+        """Bounds that the control plane told, where the view seemed to be behind the consumer."""
+
+    async def run(self) -> None:
+        try:
+            response = await self._respond()
+        except asyncio.CancelledError:
+            self._slot.abandon("")
+            raise
+        except Exception as error:
+            log.error("fetch failed", exc_info=error)
+            self._slot.abandon("an error in the agent: see its log")
+            return
+        version = self._header.api_version
+        start = response_header(self._header.correlation_id, version >= 12)
+        self._slot.fill([start, *write_fetch_response(version, response)])
+
+    async def _respond(self) -> FetchResponse:
+        request = self._request
+        if request.session_id != 0 and request.session_epoch not in FULL_SESSION_EPOCHS:
+            return FetchResponse([], error_code=ErrorCode.fetch_session_id_not_found)
+        clock = self._agent.clock
+        deadline_s = clock.monotonic_s() + min(max(request.wait_ms_max, 0), WAIT_MS_MAX) / 1000
+        while True:
+            await self._confirm_bounds()
+            ready = self._bytes_ready()
+            remaining_s = deadline_s - clock.monotonic_s()
+            if ready is None or ready >= request.bytes_min or remaining_s <= 0 or self._slot.connection.is_closed:
+                break
+            if not await self._wait_change(remaining_s):
+                break
+        return await self._read()
+
+    def _topic(self, name: str, topic_id: bytes) -> TopicView | None:
+        view = self._agent.view
+        return view.topics_by_id.get(topic_id) if self._by_id else view.topics_by_name.get(name)
+
+    def _partitions(self) -> list[tuple[FetchPartition, PartitionView]]:
+        found: list[tuple[FetchPartition, PartitionView]] = []
+        for name, topic_id, partitions in self._request.topics:
+            topic = self._topic(name, topic_id)
+            if topic is not None:
+                found.extend(
+                    (wanted, topic.partitions[wanted.partition_index])
+                    for wanted in partitions
+                    if 0 <= wanted.partition_index < len(topic.partitions)
+                )
+        return found
+
+    async def _confirm_bounds(self) -> None:
+        """An offset past what this agent knows may be right: another agent may have been quicker to hear of it. So
+        "out of range" is only ever said on the control plane's word."""
+        ahead = [
+            partition.partition_id
+            for wanted, partition in self._partitions()
+            if wanted.fetch_offset > partition.high_watermark and partition.partition_id not in self._confirmed
+        ]
+        if ahead:
+            try:
+                answer = await self._agent.control.current_bounds(BoundsRequest(ahead), timeout_s=5.0)
+            except BraidError:
+                return
+            self._confirmed.update({bounds.partition_id: bounds for bounds in answer.bounds})
+
+    def _bytes_ready(self) -> int | None:
+        """A rough count of the bytes that could be sent now; None where an error is to be told at once."""
+        ready = 0
+        known = 0
+        for wanted, partition in self._partitions():
+            known += 1
+            if self._range_error(wanted, partition) is not None:
+                return None
+            if wanted.fetch_offset < partition.high_watermark:
+                tail = partition.tail_from(wanted.fetch_offset)
+                size_bytes = sum(extent.length for extent, _ in tail) if tail is not None else wanted.bytes_max
+                ready += min(size_bytes, wanted.bytes_max)
+        asked = sum(len(topic.partitions) for topic in self._request.topics)
+        return ready if known == asked and asked > 0 else None
+
+    def _range_error(self, wanted: FetchPartition, partition: PartitionView) -> int | None:
+        if wanted.current_leader_epoch > 0:
+            return ErrorCode.unknown_leader_epoch
+        if wanted.fetch_offset < partition.log_start_offset:
+            return ErrorCode.offset_out_of_range
+        if wanted.fetch_offset > partition.high_watermark:
+            confirmed = self._confirmed.get(partition.partition_id)
+            if confirmed is not None and wanted.fetch_offset > confirmed.high_watermark:
+                return ErrorCode.offset_out_of_range
+        return None
+
+    async def _wait_change(self, timeout_s: float) -> bool:
+        """Wait until one of the partitions changes; False if none did in time."""
+        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        partitions = [partition for _, partition in self._partitions()]
+        for partition in partitions:
+            partition.waiters[changed] = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                await changed
+            return True
+        except TimeoutError:
+            return False
+        finally:
+            for partition in partitions:
+                partition.waiters.pop(changed, None)
+
+    # ── reading ──
+
+    async def _read(self) -> FetchResponse:
+        budget_bytes = min(max(self._request.bytes_max, 1), RESPONSE_BYTES_MAX)
+        topics: list[FetchedTopic] = []
+        for name, topic_id, partitions in self._request.topics:
+            topic = self._topic(name, topic_id)
+            answers: list[FetchedPartition] = []
+            for wanted in partitions:
+                answer, size_bytes = await self._read_partition(topic, wanted, budget_bytes)
+                budget_bytes -= size_bytes
+                answers.append(answer)
+            topics.append(FetchedTopic(name, topic_id, answers))
+        return FetchResponse(topics)
+
+    async def _read_partition(
+        self, topic: TopicView | None, wanted: FetchPartition, budget_bytes: int
+    ) -> tuple[FetchedPartition, int]:
+        index = wanted.partition_index
+        if topic is None:
+            unknown = ErrorCode.unknown_topic_id if self._by_id else ErrorCode.unknown_topic_or_partition
+            return FetchedPartition(index, unknown), 0
+        if not 0 <= index < len(topic.partitions):
+            return FetchedPartition(index, ErrorCode.unknown_topic_or_partition), 0
+        partition = topic.partitions[index]
+        error = self._range_error(wanted, partition)
+        if error is not None:
+            return FetchedPartition(index, error, log_start_offset=partition.log_start_offset), 0
+        preferred = reader_for(self._agent, partition, self._request.rack_id)
+        high_watermark = partition.high_watermark
+        found = Slice([], 0, wanted.fetch_offset)
+        if preferred == -1 and wanted.fetch_offset < high_watermark and budget_bytes > 0:
+            try:
+                found = await self._agent.reader.read(
+                    partition, wanted.fetch_offset, min(max(wanted.bytes_max, 1), budget_bytes)
+                )
+            except (StoreError, BraidError, DamagedExtent, ExtentGone) as problem:
+                return FetchedPartition(index, self._read_error(problem, partition, wanted.fetch_offset)), 0
+        return FetchedPartition(
+            index,
+            ErrorCode.none,
+            high_watermark=max(high_watermark, found.next_offset),
+            last_stable_offset=max(high_watermark, found.next_offset),
+            log_start_offset=partition.log_start_offset,
+            aborted_transactions=None if self._request.isolation_level == 0 else [],
+            preferred_read_replica=preferred,
+            records=found.buffers,
+        ), found.size_bytes
+
+    def _read_error(self, problem: Exception, partition: PartitionView, offset: int) -> int:
+        log.warning("read failed", partition_id=partition.partition_id, offset=offset, error=str(problem))
+        if isinstance(problem, DamagedExtent):
+            return ErrorCode.corrupt_message
+        # Retriable, so that the consumer stays where it is and asks again.
+        return ErrorCode.kafka_storage_error

@@ -1,0 +1,121 @@
+"""ListOffsets: the first, the last, or by time. Asked of the control plane, so that it is true now and not a moment ago."""
+
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from braidlog.agent.apis.shared import CONTROL_FAILURES, NO_THROTTLE
+from braidlog.agent.context import RequestContext
+from braidlog.agent.reading import LEADER_EPOCH
+from braidlog.agent.view import PartitionView
+from braidlog.control.interface import BoundsRequest, FindTimestamp, PartitionBounds
+from braidlog.objects.store import StoreError
+from braidlog.records.batch import scan_batches
+from braidlog.records.errors import InvalidBatch
+from braidlog.records.record import decode_batch
+
+if TYPE_CHECKING:
+    from braidlog.agent.agent import Agent
+
+KEY = 2
+VERSIONS = range(1, 12)
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+
+NOTHING = (-1, -1)
+"""No record answers the question: Kafka says so with offset and timestamp -1."""
+DECODED_BYTES_MAX = 256 * 1024 * 1024
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    agent, answer = context.agent, context.answer
+    views = {
+        (topic.name, wanted.partition_index): agent.view.partition(topic.name, wanted.partition_index)
+        for topic in request.topics
+        for wanted in topic.partitions
+    }
+    known = [partition.partition_id for partition in views.values() if partition is not None]
+    failure = ErrorCode.none
+    bounds: dict[int, PartitionBounds] = {}
+    try:
+        current = await agent.control.current_bounds(BoundsRequest(known), timeout_s=5.0)
+        bounds = {bound.partition_id: bound for bound in current.bounds}
+    except CONTROL_FAILURES:
+        failure = ErrorCode.leader_not_available
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for wanted in topic.partitions:
+            partition = views[topic.name, wanted.partition_index]
+            bound = bounds.get(partition.partition_id) if partition is not None else None
+            code, found = failure, NOTHING
+            if failure == ErrorCode.none:
+                if partition is None or bound is None:
+                    code = ErrorCode.unknown_topic_or_partition
+                elif getattr(wanted, "current_leader_epoch", -1) > LEADER_EPOCH:
+                    code = ErrorCode.unknown_leader_epoch
+                else:
+                    code, found = await _find(agent, partition, bound, wanted.timestamp)
+            partitions.append(
+                answer(
+                    "ListOffsetsPartitionResponse",
+                    partition_index=wanted.partition_index,
+                    error_code=code,
+                    timestamp=found[1],
+                    offset=found[0],
+                    leader_epoch=LEADER_EPOCH if found[0] >= 0 else -1,
+                )
+            )
+        topics.append(answer("ListOffsetsTopicResponse", name=topic.name, partitions=tuple(partitions)))
+    return answer("ListOffsetsResponse", throttle_time=NO_THROTTLE, topics=tuple(topics))
+
+
+async def _find(
+    agent: "Agent", partition: PartitionView, bounds: PartitionBounds, timestamp_ms: int
+) -> tuple[ErrorCode, tuple[int, int]]:
+    if timestamp_ms == LATEST:
+        return ErrorCode.none, (bounds.high_watermark, -1)
+    if timestamp_ms in {EARLIEST, EARLIEST_LOCAL}:
+        return ErrorCode.none, (bounds.log_start_offset, -1)
+    if timestamp_ms in {LATEST_TIERED, EARLIEST_PENDING_UPLOAD}:
+        return ErrorCode.none, NOTHING
+    if timestamp_ms < MAX_TIMESTAMP:
+        return ErrorCode.unsupported_version, NOTHING
+    try:
+        return ErrorCode.none, await _find_by_time(agent, partition, bounds, timestamp_ms)
+    except CONTROL_FAILURES:
+        return ErrorCode.leader_not_available, NOTHING
+    except StoreError:
+        return ErrorCode.kafka_storage_error, NOTHING
+    except InvalidBatch:
+        return ErrorCode.corrupt_message, NOTHING
+
+
+async def _find_by_time(
+    agent: "Agent", partition: PartitionView, bounds: PartitionBounds, timestamp_ms: int
+) -> tuple[int, int]:
+    """The first record with this timestamp or a later one; for MAX_TIMESTAMP, the first with the highest of all."""
+    wants_max = timestamp_ms == MAX_TIMESTAMP
+    found = await agent.control.find_timestamp(
+        FindTimestamp(partition.partition_id, -1 if wants_max else timestamp_ms), timeout_s=5.0
+    )
+    objects = {stored.number: stored for stored in found.objects}
+    for extent in found.extents:
+        stored = objects[extent.object_number]
+        data = await agent.cache.read(stored.key, stored.size, extent.position, extent.position + extent.length)
+        target_ms = extent.timestamp_ms_max if wants_max else timestamp_ms
+        offset = extent.base_offset
+        for position, header in scan_batches(data):
+            if header.timestamp_ms_highest >= target_ms:
+                batch = data[position : position + header.total_bytes]
+                for record in decode_batch(batch, bytes_max=DECODED_BYTES_MAX):
+                    at = offset + record.offset - header.base_offset
+                    if record.timestamp_ms >= target_ms and at >= bounds.log_start_offset:
+                        return at, record.timestamp_ms
+            offset += header.offset_count
+    return NOTHING

@@ -1,0 +1,42 @@
+"""The agent's figures for Prometheus, computed when they are asked for: the hot path only adds to plain integers."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kio.schema.index import api_key_map
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from braidlog.agent.agent import Agent
+
+
+class AgentMeters(Collector):
+    def __init__(self, agent: "Agent") -> None:
+        self._agent = agent
+
+    def collect(self) -> Iterator[Metric]:
+        agent = self._agent
+        requests = CounterMetricFamily("braidlog_agent_requests", "Kafka requests, by API.", labels=["api"])
+        for key, count in agent.dispatcher.requests.items():
+            requests.add_metric([api_key_map[key]], count)
+        yield requests
+        cache = agent.cache.statistics()
+        reads = CounterMetricFamily("braidlog_agent_cache_reads", "Block reads, by where they ended.", labels=["result"])
+        reads.add_metric(["hit"], cache.hits)
+        reads.add_metric(["miss"], cache.misses)
+        reads.add_metric(["shared"], cache.shared)
+        yield reads
+        batcher = agent.batcher_statistics()
+        for name, text, value in (
+            ("cache_bytes", "Object data held in memory.", cache.size_bytes),
+            ("connections", "Open client connections.", agent.dispatcher.connections),
+            ("request_memory_bytes", "Requests held until they are answered.", agent.memory.used_bytes),
+            ("connections_waiting_for_memory", "Connections that are not read for want of memory.", agent.memory.waiting),
+            ("backlog_bytes", "Records that wait for an upload.", batcher.backlog_bytes),
+            ("uploads_in_flight", "Uploads under way.", batcher.drafts_in_flight),
+            ("node_id", "This agent's node id.", agent.node_id),
+            ("write_epoch", "The write epoch that new objects carry.", agent.session.write_epoch),
+        ):
+            yield GaugeMetricFamily(f"braidlog_agent_{name}", text, value=value)
+        yield CounterMetricFamily("braidlog_agent_feed_reloads", "Times the view was loaded whole.", agent.follower.reloads)
