@@ -26,6 +26,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
+from braidlog.records.codec import CODEC_MAX, Codec
 from braidlog.records.errors import InvalidBatch
 
 HEADER_BYTES = 61
@@ -53,19 +54,6 @@ _CRC = Struct(">I")
 _STAMPED = Struct(">hiqq")
 """Attributes, last offset delta, base and max timestamp."""
 _CRC_POSITION = 17
-
-
-class Codec(IntEnum):
-    """How a batch's records are compressed: the low three attribute bits."""
-
-    NONE = 0
-    GZIP = 1
-    SNAPPY = 2
-    LZ4 = 3
-    ZSTD = 4
-
-
-CODEC_MAX = 4
 
 
 class TimestampType(IntEnum):

@@ -3,7 +3,7 @@
 from kio.schema.errors import ErrorCode
 
 
-class InvalidBatch(Exception):  # noqa: N818 - named by what the producer sent
+class InvalidBatch(Exception):
     """A record batch that cannot be accepted. `error_code` is what Kafka would answer for it."""
 
     def __init__(self, error_code: ErrorCode, message: str) -> None:

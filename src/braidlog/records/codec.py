@@ -1,0 +1,161 @@
+"""The five ways to compress a batch's records."""
+
+import struct
+from collections.abc import Callable
+from enum import IntEnum
+from struct import Struct
+
+import cramjam
+from kio.schema.errors import ErrorCode
+
+from braidlog.records.errors import InvalidBatch
+
+
+class Codec(IntEnum):
+    """How a batch's records are compressed: the low three attribute bits."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+CODEC_MAX = 4
+CODEC_NAMES = {"none": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
+"""The names that `compression.type` knows, apart from `producer`."""
+
+_GZIP_LEVEL = 6
+_ZSTD_LEVEL = 3
+
+# Java's clients do not write snappy as it is but in blocks, behind a header of magic, version and lowest version.
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + bytes((0, 0, 0, 1, 0, 0, 0, 1))
+_XERIAL_BLOCK_BYTES = 32 * 1024
+_BLOCK_LENGTH = Struct(">i")
+
+# Java's clients read LZ4 frames only if their blocks do not depend on one another, which cramjam's frames do. Hence
+# frames of our own: magic, flags (version 1, independent blocks), blocks of up to 64 KiB, checksum of these two bytes.
+_LZ4_HEADER = bytes((0x04, 0x22, 0x4D, 0x18, 0x60, 0x40, 0x82))
+_LZ4_BLOCK_BYTES = 64 * 1024
+_LZ4_STORED = 0x80000000
+_LZ4_LENGTH = Struct("<I")
+_LZ4_END = bytes(4)
+
+_GUESS_RATIO = 4
+_GUESS_BYTES_MIN = 4096
+
+
+def compress(codec: Codec, data: bytes | bytearray | memoryview) -> bytes:
+    """The data as one compressed block, such as every Kafka client can read."""
+    match codec:
+        case Codec.NONE:
+            return bytes(data)
+        case Codec.GZIP:
+            return bytes(cramjam.gzip.compress(data, level=_GZIP_LEVEL))
+        case Codec.SNAPPY:
+            return _compress_snappy(memoryview(data))
+        case Codec.LZ4:
+            return _compress_lz4(memoryview(data))
+        case Codec.ZSTD:
+            return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))
+
+
+def decompress(codec: Codec, data: bytes | bytearray | memoryview, *, bytes_max: int) -> memoryview:
+    """The data again. Damage, or more than `bytes_max` of it, is `InvalidBatch`: no larger buffer is ever made."""
+    match codec:
+        case Codec.NONE:
+            if len(data) > bytes_max:
+                raise _too_large(bytes_max)
+            return memoryview(data)
+        case Codec.GZIP:
+            return _decompress_growing(cramjam.gzip.decompress_into, data, bytes_max)
+        case Codec.SNAPPY:
+            return _decompress_snappy(memoryview(data), bytes_max)
+        case Codec.LZ4:
+            return _decompress_growing(cramjam.lz4.decompress_into, data, bytes_max)
+        case Codec.ZSTD:
+            return _decompress_growing(cramjam.zstd.decompress_into, data, bytes_max)
+
+
+def _too_large(bytes_max: int) -> InvalidBatch:
+    return InvalidBatch(ErrorCode.invalid_record, f"records decompress to more than {bytes_max} bytes")
+
+
+def _damaged(reason: object) -> InvalidBatch:
+    return InvalidBatch(ErrorCode.invalid_record, f"records cannot be decompressed: {reason}")
+
+
+def _compress_snappy(data: memoryview) -> bytes:
+    parts = [_XERIAL_HEADER]
+    for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
+        parts += (_BLOCK_LENGTH.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _decompress_snappy(data: memoryview, bytes_max: int) -> memoryview:
+    if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        return memoryview(_decompress_snappy_block(data, bytes_max))
+    parts: list[bytearray] = []
+    left = bytes_max
+    position = len(_XERIAL_HEADER)
+    try:
+        while position < len(data):
+            (length,) = _BLOCK_LENGTH.unpack_from(data, position)
+            position += _BLOCK_LENGTH.size
+            if length < 0 or position + length > len(data):
+                raise _damaged(f"a block of {length} bytes")
+            part = _decompress_snappy_block(data[position : position + length], left)
+            left -= len(part)
+            parts.append(part)
+            position += length
+    except struct.error:
+        raise _damaged("the last block is cut off") from None
+    return memoryview(b"".join(parts))
+
+
+def _decompress_snappy_block(block: memoryview, bytes_max: int) -> bytearray:
+    try:
+        length = cramjam.snappy.decompress_raw_len(block)
+        if length > bytes_max:
+            raise _too_large(bytes_max)
+        out = bytearray(length)
+        if length and cramjam.snappy.decompress_raw_into(block, out) != length:
+            raise _damaged("a block is shorter than it says")
+    except cramjam.DecompressionError as error:
+        raise _damaged(error) from None
+    return out
+
+
+def _compress_lz4(data: memoryview) -> bytes:
+    parts = [_LZ4_HEADER]
+    for start in range(0, len(data), _LZ4_BLOCK_BYTES):
+        block = data[start : start + _LZ4_BLOCK_BYTES]
+        packed = bytes(cramjam.lz4.compress_block(block, store_size=False))
+        if len(packed) < len(block):
+            parts += (_LZ4_LENGTH.pack(len(packed)), packed)
+        else:
+            parts += (_LZ4_LENGTH.pack(len(block) | _LZ4_STORED), bytes(block))
+    parts.append(_LZ4_END)
+    return b"".join(parts)
+
+
+def _decompress_growing(
+    decompress_into: Callable[[bytes | bytearray | memoryview, bytearray], int],
+    data: bytes | bytearray | memoryview,
+    bytes_max: int,
+) -> memoryview:
+    """Decompress into a buffer of limited size, larger with each attempt.
+
+    The formats do not have to say how much is in them, and what they say cannot be trusted.
+    """
+    size = min(bytes_max, max(_GUESS_BYTES_MIN, _GUESS_RATIO * len(data)))
+    while True:
+        out = bytearray(size)
+        try:
+            return memoryview(out)[: decompress_into(data, out)]
+        except cramjam.DecompressionError as error:
+            if size == bytes_max:
+                raise _damaged(f"{error} (damaged, or more than {bytes_max} bytes)") from None
+        size = min(bytes_max, size * _GUESS_RATIO)
