@@ -1,0 +1,130 @@
+"""OffsetFetch: one group, from version 8 several, from version 10 with topic ids.
+
+A group or a partition that nothing was committed for has the offset -1 and no error.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from braidlog.agent.apis.shared import (
+    CONTROL_FAILURES,
+    GROUP_CALL_TIMEOUT_S,
+    NO_THROTTLE,
+    group_failure,
+    topic_of,
+)
+from braidlog.agent.context import RequestContext
+from braidlog.control.interface import CommittedOffset, FetchOffsets, FetchOffsetsAnswer
+
+KEY = 9
+VERSIONS = range(1, 11)
+
+_ByTopic = list[tuple[Any, list[tuple[int, CommittedOffset, ErrorCode]]]]
+"""Per topic (whatever identifies it in the answer), per partition."""
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    if context.version >= 8:
+        return context.answer(
+            "OffsetFetchResponse",
+            throttle_time=NO_THROTTLE,
+            groups=tuple([await _group(group, context) for group in request.groups]),
+        )
+    code, topics = await _fetch(str(request.group_id), request.topics, context)
+    return context.answer(
+        "OffsetFetchResponse",
+        throttle_time=NO_THROTTLE,
+        error_code=code,
+        topics=_topics(topics, "OffsetFetchResponseTopic", "OffsetFetchResponsePartition", context),
+    )
+
+
+async def _group(group: Any, context: RequestContext) -> Any:
+    code, topics = await _fetch(str(group.group_id), group.topics, context)
+    return context.answer(
+        "OffsetFetchResponseGroup",
+        group_id=group.group_id,
+        error_code=code,
+        topics=_topics(topics, "OffsetFetchResponseTopics", "OffsetFetchResponsePartitions", context),
+    )
+
+
+def _topics(topics: _ByTopic, topic_class: str, partition_class: str, context: RequestContext) -> tuple[Any, ...]:
+    return tuple(
+        context.answer(
+            topic_class,
+            **identity,
+            partitions=tuple(
+                context.answer(
+                    partition_class,
+                    partition_index=index,
+                    committed_offset=committed.offset,
+                    committed_leader_epoch=committed.leader_epoch,
+                    metadata=committed.metadata,
+                    error_code=code,
+                )
+                for index, committed, code in partitions
+            ),
+        )
+        for identity, partitions in topics
+    )
+
+
+async def _fetch(group_id: str, topics: Iterable[Any] | None, context: RequestContext) -> tuple[ErrorCode, _ByTopic]:
+    if topics is None:
+        answer = await _ask(FetchOffsets(group_id, None), context)
+        return ErrorCode(answer.error_code), _all_topics(answer, context)
+    view = context.agent.view
+    partitions: list[tuple[bytes, int]] = []
+    for topic in topics:
+        if (known := topic_of(view, topic)) is not None:
+            partitions += [(known.info.topic_id, index) for index in topic.partition_indexes]
+    # Asked even for nothing: the answer also says how the group is.
+    answer = await _ask(FetchOffsets(group_id, partitions), context)
+    found = {(committed.topic_id, committed.partition): committed for committed in answer.offsets}
+    code = ErrorCode(answer.error_code)
+    # Version 1 has no code of its own for the group.
+    every_code = code if context.version < 2 else ErrorCode.none
+    result: _ByTopic = []
+    for topic in topics:
+        known = topic_of(view, topic)
+        topic_id = known.info.topic_id if known is not None else b""
+        by_id = context.version >= 10
+        topic_code = ErrorCode.unknown_topic_id if known is None and by_id else every_code
+        identity = {"topic_id": topic.topic_id} if by_id else {"name": topic.name}
+        nothing = CommittedOffset(topic_id, -1, -1, -1, "")
+        result.append(
+            (
+                identity,
+                [(index, found.get((topic_id, index), nothing), topic_code) for index in topic.partition_indexes],
+            )
+        )
+    return code, result if not code or context.version < 2 else []
+
+
+def _all_topics(answer: FetchOffsetsAnswer, context: RequestContext) -> _ByTopic:
+    """What the group has, by topic. Topics that this agent does not know (any more) are left out."""
+    view = context.agent.view
+    by_topic: dict[bytes, list[tuple[int, CommittedOffset, ErrorCode]]] = {}
+    for committed in answer.offsets:
+        if committed.topic_id in view.topics_by_id:
+            by_topic.setdefault(committed.topic_id, []).append((committed.partition, committed, ErrorCode.none))
+    return [
+        (
+            {"topic_id": UUID(bytes=topic_id)}
+            if context.version >= 10
+            else {"name": view.topics_by_id[topic_id].info.name},
+            partitions,
+        )
+        for topic_id, partitions in by_topic.items()
+    ]
+
+
+async def _ask(fetch: FetchOffsets, context: RequestContext) -> FetchOffsetsAnswer:
+    try:
+        return await context.agent.control.fetch_offsets(fetch, timeout_s=GROUP_CALL_TIMEOUT_S)
+    except CONTROL_FAILURES as error:
+        return FetchOffsetsAnswer(group_failure(error), [])

@@ -1,0 +1,77 @@
+"""FindCoordinator: which agent a group talks to.
+
+Any agent can serve any group, since the control plane keeps them all. Groups are spread over the live agents by
+rendezvous hashing, so that all agents name the same one and an agent that goes moves only its own groups.
+"""
+
+import hashlib
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from braidlog.agent.apis.shared import NO_THROTTLE, error_text
+from braidlog.agent.context import RequestContext
+from braidlog.agent.view import ClusterView
+from braidlog.control.interface import AgentInfo
+
+KEY = 10
+VERSIONS = range(7)
+
+GROUP = 0
+TRANSACTION = 1
+
+_NOBODY = AgentInfo(-1, "", "", -1, "")
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    key_type = getattr(request, "key_type", GROUP)
+    if context.version >= 4:
+        return context.answer(
+            "FindCoordinatorResponse",
+            throttle_time=NO_THROTTLE,
+            coordinators=tuple(_coordinator(key, key_type, context) for key in request.coordinator_keys),
+        )
+    code, message, agent = _find(request.key, key_type, context.agent.view)
+    return context.answer(
+        "FindCoordinatorResponse",
+        throttle_time=NO_THROTTLE,
+        error_code=code,
+        error_message=error_text(code, message),
+        node_id=agent.node_id,
+        host=agent.host,
+        port=agent.port,
+    )
+
+
+def _coordinator(key: str, key_type: int, context: RequestContext) -> Any:
+    code, message, agent = _find(key, key_type, context.agent.view)
+    return context.answer(
+        "Coordinator",
+        key=key,
+        node_id=agent.node_id,
+        host=agent.host,
+        port=agent.port,
+        error_code=code,
+        error_message=error_text(code, message),
+    )
+
+
+def _find(key: str, key_type: int, view: ClusterView) -> tuple[ErrorCode, str, AgentInfo]:
+    if key_type == TRANSACTION:
+        # The one code that every client takes as final; others it would retry until its own timeout.
+        return ErrorCode.transactional_id_authorization_failed, "Transactions are not supported here.", _NOBODY
+    if key_type != GROUP:
+        return ErrorCode.invalid_request, f"Unsupported coordinator type {key_type}.", _NOBODY
+    agent = coordinator_of(key, view)
+    if agent is None:
+        return ErrorCode.coordinator_not_available, "No agent is registered.", _NOBODY
+    return ErrorCode.none, "", agent
+
+
+def coordinator_of(group_id: str, view: ClusterView) -> AgentInfo | None:
+    """The live agent with the highest hash for this group."""
+
+    def weight(agent: AgentInfo) -> tuple[bytes, int]:
+        return hashlib.blake2b(f"{agent.node_id}/{group_id}".encode(), digest_size=8).digest(), agent.node_id
+
+    return max(view.agents.values(), key=weight, default=None)

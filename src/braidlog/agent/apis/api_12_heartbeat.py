@@ -1,0 +1,27 @@
+"""Heartbeat: a group member is alive, and learns whether its group rebalances."""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from braidlog.agent.apis.shared import CONTROL_FAILURES, GROUP_CALL_TIMEOUT_S, NO_THROTTLE, group_failure
+from braidlog.agent.context import RequestContext
+from braidlog.control.interface import GroupHeartbeat
+
+KEY = 12
+VERSIONS = range(5)
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    heartbeat = GroupHeartbeat(
+        group_id=str(request.group_id),
+        generation_id=request.generation_id,
+        member_id=request.member_id,
+        group_instance_id=getattr(request, "group_instance_id", None),
+    )
+    try:
+        outcome = await context.agent.control.heartbeat_group(heartbeat, timeout_s=GROUP_CALL_TIMEOUT_S)
+        code = ErrorCode(outcome.error_code)
+    except CONTROL_FAILURES as error:
+        code = group_failure(error)
+    return context.answer("HeartbeatResponse", throttle_time=NO_THROTTLE, error_code=code)

@@ -1,0 +1,36 @@
+"""ListGroups. Every agent lists them all: clients ask each and drop what they have seen."""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from braidlog.agent.apis.shared import CONTROL_FAILURES, GROUP_CALL_TIMEOUT_S, NO_THROTTLE, group_failure
+from braidlog.agent.context import RequestContext
+from braidlog.control.interface import GroupListing, ListGroups
+
+KEY = 16
+VERSIONS = range(6)
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    code, groups = ErrorCode.none, list[GroupListing]()
+    query = ListGroups(list(getattr(request, "states_filter", ())), list(getattr(request, "types_filter", ())))
+    try:
+        groups = (await context.agent.control.list_groups(query, timeout_s=GROUP_CALL_TIMEOUT_S)).groups
+    except CONTROL_FAILURES as error:
+        code = group_failure(error)
+    return context.answer(
+        "ListGroupsResponse",
+        throttle_time=NO_THROTTLE,
+        error_code=code,
+        groups=tuple(
+            context.answer(
+                "ListedGroup",
+                group_id=group.group_id,
+                protocol_type=group.protocol_type,
+                group_state=group.state,
+                group_type=group.group_type,
+            )
+            for group in groups
+        ),
+    )

@@ -1,0 +1,94 @@
+"""What many handlers need: failures of the control plane as Kafka codes, deadlines, and waiting for the own view."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i32Timedelta
+
+from braidlog.agent.view import ClusterView, TopicView
+from braidlog.runtime.errors import BraidError, ControlUnavailable, DeadlineExceeded, Fenced
+
+NO_THROTTLE = i32Timedelta.parse(timedelta(0))
+
+GROUP_CALL_TIMEOUT_S = 10.0
+"""For group calls that do not wait for other members."""
+ADMIN_CALL_TIMEOUT_S_MAX = 60.0
+VIEW_WAIT_S_MAX = 5.0
+"""How long an answer is held back until this agent's own view shows the change."""
+GROUP_WAIT_MARGIN_S = 10.0
+"""Joins and syncs are ended by the control plane; the deadline here only catches one that went away."""
+
+CONTROL_FAILURES = (ControlUnavailable, DeadlineExceeded, Fenced)
+"""What a call can meet when the control plane is away, slow or replaced. Clients are told to try again."""
+
+OPERATIONS_UNKNOWN = -(2**31)
+# Bits of Kafka's ACL operations that exist for each resource: everybody may do everything.
+TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
+CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+
+
+def group_failure(_error: BraidError) -> ErrorCode:
+    """For group APIs: the client looks for the coordinator again, and by that for an agent that can reach one."""
+    return ErrorCode.coordinator_not_available
+
+
+def admin_failure(error: BraidError) -> ErrorCode:
+    """For administrative APIs: nothing happened (ask again, elsewhere), or nobody knows (look first)."""
+    return ErrorCode.request_timed_out if isinstance(error, DeadlineExceeded) else ErrorCode.not_controller
+
+
+def error_text(code: int, message: str) -> str | None:
+    """Kafka has no message where there is no error."""
+    return (message or None) if code else None
+
+
+def call_timeout_s(requested: timedelta) -> float:
+    """The deadline of an administrative call. Clients also send zero or less, and mean "do not wait"."""
+    return min(max(requested.total_seconds(), 1.0), ADMIN_CALL_TIMEOUT_S_MAX)
+
+
+def view_wait_s(requested: timedelta) -> float:
+    return min(max(requested.total_seconds(), 0.0), VIEW_WAIT_S_MAX)
+
+
+async def wait_until_visible(view: ClusterView, visible: Callable[[], bool], timeout_s: float) -> None:
+    """Wait until the view shows a change that the control plane has made, but no longer than `timeout_s`.
+
+    A client that creates a topic and then asks this agent for it should find it. Past the deadline the change is
+    still durable: the answer is given, and the view follows.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            while not visible():
+                await view.wait_catalog_change()
+    except TimeoutError:
+        pass
+
+
+def topic_of(view: ClusterView, topic: object) -> TopicView | None:
+    """The topic that a part of a request means: by `topic_id` where its version has one, else by `name`."""
+    if hasattr(topic, "topic_id"):
+        return view.topics_by_id.get(topic_id_bytes(topic.topic_id))
+    return view.topics_by_name.get(getattr(topic, "name", ""))
+
+
+def unknown_topic_code(topic: object) -> ErrorCode:
+    return ErrorCode.unknown_topic_id if hasattr(topic, "topic_id") else ErrorCode.unknown_topic_or_partition
+
+
+def topic_id_bytes(topic_id: UUID | None) -> bytes:
+    """kio reads the zero id as None. No topic has it."""
+    return topic_id.bytes if topic_id is not None else b""
+
+
+def duplicates(names: list[str]) -> set[str]:
+    seen: set[str] = set()
+    return {name for name in names if name in seen or seen.add(name)}  # type: ignore[func-returns-value]
+
+
+def milliseconds(duration: timedelta) -> int:
+    return duration // timedelta(milliseconds=1)
