@@ -108,8 +108,12 @@ class Dispatcher:
         if earlier is not None and not earlier.done():
             await asyncio.wait([earlier])
         try:
-            slot.fill([response_header(header.correlation_id, is_flexible(header.api_key, header.api_version)),
-                       *await self._answer_cold(connection, header, body)])
+            slot.fill(
+                [
+                    response_header(header.correlation_id, is_flexible(header.api_key, header.api_version)),
+                    *await self._answer_cold(connection, header, body),
+                ]
+            )
         except MalformedRequest as error:
             slot.abandon(f"malformed request: {error}")
         except BraidError as error:
@@ -122,9 +126,7 @@ class Dispatcher:
             log.error("request failed", api_key=header.api_key, version=header.api_version, exc_info=error)
             slot.abandon("an error in the agent: see its log")
 
-    async def _answer_cold(
-        self, connection: KafkaConnection, header: RequestHeader, body: memoryview
-    ) -> list[bytes]:
+    async def _answer_cold(self, connection: KafkaConnection, header: RequestHeader, body: memoryview) -> list[bytes]:
         key, version = header.api_key, header.api_version
         if key == api_03_metadata.KEY:
             return [await api_03_metadata.handle(self._agent, header, body)]

@@ -22,7 +22,9 @@ class AgentMeters(Collector):
             requests.add_metric([api_key_map[key]], count)
         yield requests
         cache = agent.cache.statistics()
-        reads = CounterMetricFamily("braidlog_agent_cache_reads", "Block reads, by where they ended.", labels=["result"])
+        reads = CounterMetricFamily(
+            "braidlog_agent_cache_reads", "Block reads, by where they ended.", labels=["result"]
+        )
         reads.add_metric(["hit"], cache.hits)
         reads.add_metric(["miss"], cache.misses)
         reads.add_metric(["shared"], cache.shared)
@@ -32,11 +34,17 @@ class AgentMeters(Collector):
             ("cache_bytes", "Object data held in memory.", cache.size_bytes),
             ("connections", "Open client connections.", agent.dispatcher.connections),
             ("request_memory_bytes", "Requests held until they are answered.", agent.memory.used_bytes),
-            ("connections_waiting_for_memory", "Connections that are not read for want of memory.", agent.memory.waiting),
+            (
+                "connections_waiting_for_memory",
+                "Connections that are not read for want of memory.",
+                agent.memory.waiting,
+            ),
             ("backlog_bytes", "Records that wait for an upload.", batcher.backlog_bytes),
             ("uploads_in_flight", "Uploads under way.", batcher.drafts_in_flight),
             ("node_id", "This agent's node id.", agent.node_id),
             ("write_epoch", "The write epoch that new objects carry.", agent.session.write_epoch),
         ):
             yield GaugeMetricFamily(f"braidlog_agent_{name}", text, value=value)
-        yield CounterMetricFamily("braidlog_agent_feed_reloads", "Times the view was loaded whole.", agent.follower.reloads)
+        yield CounterMetricFamily(
+            "braidlog_agent_feed_reloads", "Times the view was loaded whole.", agent.follower.reloads
+        )

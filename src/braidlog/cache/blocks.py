@@ -32,7 +32,7 @@ class BlockCache:
         self._size_bytes = 0
         self._loading: dict[tuple[str, int], asyncio.Task[memoryview]] = {}
         self._gets = asyncio.Semaphore(gets_in_flight_max)
-        self._tasks = TaskGroup("block cache")
+        self._tasks = TaskGroup("block cache", errors_are_awaited=True)
         self._hits = self._misses = self._shared = 0
 
     def insert(self, key: str, data: bytes) -> None:

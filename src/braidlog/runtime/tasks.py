@@ -12,8 +12,10 @@ log = structlog.get_logger(__name__)
 class TaskGroup:
     """Tasks that outlive the call that spawned them. An error that nobody expected is logged, and does not end the rest."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, errors_are_awaited: bool = False) -> None:
+        """With `errors_are_awaited`, whoever awaits a task hears of its error, and it is not logged."""
         self._name = name
+        self._errors_are_awaited = errors_are_awaited
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -24,7 +26,7 @@ class TaskGroup:
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if not task.cancelled() and (error := task.exception()) is not None and not self._errors_are_awaited:
             log.error("background task failed", group=self._name, error=repr(error), exc_info=error)
 
     async def wait_all(self) -> None:

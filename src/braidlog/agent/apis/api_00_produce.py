@@ -50,7 +50,9 @@ class PendingProduce:
         self._append_ms: dict[tuple[int, int], int] = {}
         self._open = 1
 
-    def refuse(self, place: tuple[int, int], index: int, code: int, message: str, records: tuple[RecordError, ...] = ()) -> None:
+    def refuse(
+        self, place: tuple[int, int], index: int, code: int, message: str, records: tuple[RecordError, ...] = ()
+    ) -> None:
         self._answers[place] = ProducedPartition(index, code, record_errors=records, error_message=message)
 
     def expect(self, place: tuple[int, int], request: WriteRequest, append_ms: int) -> None:
@@ -78,7 +80,10 @@ class PendingProduce:
             ProducedTopic(
                 topic.name,
                 topic.topic_id,
-                [self._partition((at, place), partition.partition_index) for place, partition in enumerate(topic.partitions)],
+                [
+                    self._partition((at, place), partition.partition_index)
+                    for place, partition in enumerate(topic.partitions)
+                ],
             )
             for at, topic in enumerate(self._request.topics)
         ]

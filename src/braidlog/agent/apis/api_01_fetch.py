@@ -39,9 +39,7 @@ FULL_SESSION_EPOCHS = (0, -1)
 """Fetch requests that name all their partitions. Others go on with a session, and none is ever opened here."""
 
 
-def handle(
-    agent: "Agent", header: RequestHeader, body: memoryview, slot: ResponseSlot, tasks: TaskGroup
-) -> None:
+def handle(agent: "Agent", header: RequestHeader, body: memoryview, slot: ResponseSlot, tasks: TaskGroup) -> None:
     request = read_fetch_request(header.api_version, body)
     tasks.spawn(_Fetch(agent, header, request, slot).run())
 
