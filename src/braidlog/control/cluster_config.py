@@ -126,9 +126,9 @@ CLUSTER_CONFIGS: dict[str, ConfigDefinition] = {
 class ClusterSettings:
     """The cluster's effective settings, beside those that are topic defaults."""
 
-    auto_create_topics: bool
+    auto_create_topics_enable: bool
     default_replication_factor: int
-    delete_topics: bool
+    delete_topic_enable: bool
     group_initial_rebalance_delay_ms: int
     group_max_session_timeout_ms: int
     group_max_size: int
@@ -148,9 +148,9 @@ def effective_cluster_settings(configs: Mapping[str, str]) -> ClusterSettings:
         return bool(definition.parse(configs.get(name) or definition.default or ""))
 
     return ClusterSettings(
-        auto_create_topics=flag("auto.create.topics.enable"),
+        auto_create_topics_enable=flag("auto.create.topics.enable"),
         default_replication_factor=number("default.replication.factor"),
-        delete_topics=flag("delete.topic.enable"),
+        delete_topic_enable=flag("delete.topic.enable"),
         group_initial_rebalance_delay_ms=number("group.initial.rebalance.delay.ms"),
         group_max_session_timeout_ms=number("group.max.session.timeout.ms"),
         group_max_size=number("group.max.size"),

@@ -4,13 +4,13 @@ Any agent can serve any group, since the control plane keeps them all. Groups ar
 rendezvous hashing, so that all agents name the same one and an agent that goes moves only its own groups.
 """
 
-import hashlib
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from braidlog.agent.apis.shared import NO_THROTTLE, error_text
 from braidlog.agent.context import RequestContext
+from braidlog.agent.placement import pick
 from braidlog.agent.view import ClusterView
 from braidlog.control.interface import AgentInfo
 
@@ -69,9 +69,5 @@ def _find(key: str, key_type: int, view: ClusterView) -> tuple[ErrorCode, str, A
 
 
 def coordinator_of(group_id: str, view: ClusterView) -> AgentInfo | None:
-    """The live agent with the highest hash for this group."""
-
-    def weight(agent: AgentInfo) -> tuple[bytes, int]:
-        return hashlib.blake2b(f"{agent.node_id}/{group_id}".encode(), digest_size=8).digest(), agent.node_id
-
-    return max(view.agents.values(), key=weight, default=None)
+    """The live agent that this group is sent to."""
+    return pick(list(view.agents.values()), group_id.encode())

@@ -28,7 +28,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     view = context.agent.view
     results: list[Any] = []
     wanted: list[TopicRef] = []
-    deletable = effective_cluster_settings(view.cluster_configs).delete_topics
+    deletable = effective_cluster_settings(view.cluster_configs).delete_topic_enable
     for ref in refs:
         if not deletable:
             code = ErrorCode.topic_deletion_disabled if context.version >= 3 else ErrorCode.invalid_request

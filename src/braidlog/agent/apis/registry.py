@@ -28,6 +28,7 @@ from braidlog.agent.apis import (
     api_47_offset_delete,
     api_60_describe_cluster,
     api_74_list_config_resources,
+    api_75_describe_topic_partitions,
 )
 from braidlog.agent.context import RequestContext
 
@@ -65,5 +66,6 @@ COLD_APIS: dict[int, ColdApi] = {
         api_47_offset_delete,
         api_60_describe_cluster,
         api_74_list_config_resources,
+        api_75_describe_topic_partitions,
     )
 }
