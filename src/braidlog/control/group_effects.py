@@ -1,0 +1,38 @@
+"""What a group's state machine wants done: requests answered, and its state written."""
+
+from dataclasses import dataclass
+
+from braidlog.control.group_errors import GroupError
+from braidlog.control.group_member import SavedGroup
+from braidlog.control.interface import JoinAnswer, SyncAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class JoinAnswered:
+    ticket: int
+    answer: JoinAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class SyncAnswered:
+    ticket: int
+    answer: SyncAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class SaveGroup:
+    """Write the group, after all earlier saves of it, then call `saved` with this number."""
+
+    number: int
+    group: SavedGroup
+
+
+Effect = JoinAnswered | SyncAnswered | SaveGroup
+
+
+def join_error(member_id: str, error: GroupError) -> JoinAnswer:
+    return JoinAnswer(error, -1, None, None, "", member_id, [])
+
+
+def sync_error(error: GroupError) -> SyncAnswer:
+    return SyncAnswer(error, None, None, b"")

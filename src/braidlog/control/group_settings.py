@@ -1,0 +1,40 @@
+"""What an operator may choose about consumer groups. Defaults are Kafka's where Kafka has the setting."""
+
+from dataclasses import dataclass
+
+from braidlog.runtime.errors import InvalidSetting
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    session_timeout_ms_min: int = 6_000
+    session_timeout_ms_max: int = 1_800_000
+    initial_rebalance_delay_ms: int = 3_000
+    """How long the first rebalance of an empty group waits for more members."""
+    new_member_join_timeout_ms: int = 300_000
+    """A new member's parked join is given up after this: it cannot send heartbeats yet, and may long be gone."""
+    members_per_group_max: int = 1_000
+    groups_max: int = 100_000
+    member_metadata_bytes_max: int = 1024 * 1024
+    group_metadata_bytes_max: int = 64 * 1024 * 1024
+    """Over all members of a group. The leader gets it in one answer."""
+    assignment_bytes_max: int = 64 * 1024 * 1024
+    """Over all members of a group. The leader sends it in one request."""
+    offset_metadata_bytes_max: int = 4_096
+    offsets_retention_ms: int = 7 * 24 * 60 * 60 * 1000
+    """Counted from the moment the group became empty; without group management, from each commit."""
+    unwritten_rows_max: int = 500_000
+    """Rows that wait for the metadata store. Beyond it commits are refused, retriably."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.session_timeout_ms_min <= self.session_timeout_ms_max:
+            raise InvalidSetting(
+                f"no session timeout lies in {self.session_timeout_ms_min}..{self.session_timeout_ms_max} ms",
+                help="group.min.session.timeout.ms must be above 0 and at most group.max.session.timeout.ms",
+            )
+        if self.initial_rebalance_delay_ms < 0:
+            raise InvalidSetting(
+                "the initial rebalance delay is negative", help="group.initial.rebalance.delay.ms is 0 or more"
+            )
+        if self.members_per_group_max < 1 or self.groups_max < 1:
+            raise InvalidSetting("no group could have a member", help="group.max.size is 1 or more")

@@ -1,0 +1,204 @@
+"""Consumer groups in the metadata store: read once at the start, then written behind in order.
+
+Writes that arrive while a transaction is under way are gathered into the next one, so that a thousand groups which
+commit at once cost a few disk syncs and not a thousand. All writes happen in the order in which they were handed in.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from braidlog.control.group_member import SavedGroup
+from braidlog.control.metadata import MetadataConflict, MetadataStore, Row, Transaction, Value
+from braidlog.runtime.errors import BraidError, ControlUnavailable
+
+ROWS_PER_TRANSACTION_MAX = 20_000
+
+_SAVE_GROUP = (
+    "INSERT INTO consumer_groups (group_id, generation_id, empty_since_ms, state) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (group_id) DO UPDATE SET generation_id = excluded.generation_id, "
+    "empty_since_ms = excluded.empty_since_ms, state = excluded.state"
+)
+_SAVE_OFFSET = (
+    "INSERT INTO group_offsets "
+    "(group_id, topic_id, partition_index, committed_offset, leader_epoch, metadata, committed_ms) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (group_id, topic_id, partition_index) DO UPDATE SET committed_offset = excluded.committed_offset, "
+    "leader_epoch = excluded.leader_epoch, metadata = excluded.metadata, committed_ms = excluded.committed_ms"
+)
+_DELETE_GROUP = "DELETE FROM consumer_groups WHERE group_id = ?"
+_DELETE_GROUP_OFFSETS = "DELETE FROM group_offsets WHERE group_id = ?"
+_DELETE_OFFSET = "DELETE FROM group_offsets WHERE group_id = ? AND topic_id = ? AND partition_index = ?"
+_EXPIRE_OFFSET = f"{_DELETE_OFFSET} AND committed_ms = ?"
+_DELETE_TOPIC_OFFSETS = "DELETE FROM group_offsets WHERE topic_id = ?"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOffset:
+    offset: int
+    leader_epoch: int
+    metadata: str
+    committed_ms: int
+
+
+OffsetKey = tuple[bytes, int]
+"""Topic id and partition index."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedGroup:
+    group_id: str
+    empty_since_ms: int | None
+    group: SavedGroup
+
+
+@dataclass(slots=True)
+class GroupWrite:
+    """Rows that become durable together. `apply` runs on the event loop once they are, in the order of the writes."""
+
+    apply: Callable[[], None]
+    statements: list[tuple[str, list[Sequence[Value]]]] = field(default_factory=list)
+
+    @property
+    def row_count(self) -> int:
+        return sum(len(rows) for _, rows in self.statements)
+
+    def save_group(self, group_id: str, empty_since_ms: int | None, group: SavedGroup) -> None:
+        state = msgspec.msgpack.encode(group)
+        self.statements.append((_SAVE_GROUP, [(group_id, group.generation_id, empty_since_ms, state)]))
+
+    def save_offsets(self, group_id: str, offsets: dict[OffsetKey, StoredOffset]) -> None:
+        rows: list[Sequence[Value]] = [
+            (group_id, *key, each.offset, each.leader_epoch, each.metadata.encode(), each.committed_ms)
+            for key, each in offsets.items()
+        ]
+        self.statements.append((_SAVE_OFFSET, rows))
+
+    def delete_group(self, group_id: str) -> None:
+        self.statements += [(_DELETE_GROUP, [(group_id,)]), (_DELETE_GROUP_OFFSETS, [(group_id,)])]
+
+    def delete_offsets(self, group_id: str, keys: Sequence[OffsetKey]) -> None:
+        self.statements.append((_DELETE_OFFSET, [(group_id, *key) for key in keys]))
+
+    def expire_offsets(self, group_id: str, offsets: dict[OffsetKey, StoredOffset]) -> None:
+        """Delete those that were not committed anew since they were looked at."""
+        rows: list[Sequence[Value]] = [(group_id, *key, stored.committed_ms) for key, stored in offsets.items()]
+        self.statements.append((_EXPIRE_OFFSET, rows))
+
+    def delete_topic(self, topic_id: bytes) -> None:
+        self.statements.append((_DELETE_TOPIC_OFFSETS, [(topic_id,)]))
+
+
+class GroupStore:
+    def __init__(self, metadata: MetadataStore, unwritten_rows_max: int) -> None:
+        self._metadata = metadata
+        self._unwritten_rows_max = unwritten_rows_max
+        self._unwritten_rows = 0
+        self._queue: deque[tuple[GroupWrite, asyncio.Future[None]]] = deque()
+        self._writer: asyncio.Task[None] | None = None
+
+    @property
+    def has_room(self) -> bool:
+        return self._unwritten_rows < self._unwritten_rows_max
+
+    async def load(self) -> tuple[list[LoadedGroup], dict[str, dict[OffsetKey, StoredOffset]]]:
+        """All groups, and all committed offsets by group."""
+
+        def read(transaction: Transaction) -> tuple[list[Row], list[Row]]:
+            return (
+                transaction.query("SELECT group_id, empty_since_ms, state FROM consumer_groups ORDER BY group_id"),
+                transaction.query(
+                    "SELECT group_id, topic_id, partition_index, committed_offset, leader_epoch, metadata, "
+                    "committed_ms FROM group_offsets ORDER BY group_id, topic_id, partition_index"
+                ),
+            )
+
+        group_rows, offset_rows = await self._metadata.read(read)
+        decoder = msgspec.msgpack.Decoder(SavedGroup)
+        groups = [
+            LoadedGroup(group_id, empty_since_ms, decoder.decode(state))
+            for group_id, empty_since_ms, state in group_rows
+        ]
+        offsets: dict[str, dict[OffsetKey, StoredOffset]] = {}
+        for group_id, topic_id, partition, offset, leader_epoch, metadata, committed_ms in offset_rows:
+            stored = StoredOffset(offset, leader_epoch, bytes(metadata).decode(), committed_ms)
+            offsets.setdefault(group_id, {})[(bytes(topic_id), partition)] = stored
+        return groups, offsets
+
+    def write(self, write: GroupWrite) -> asyncio.Future[None]:
+        """Hand in a write. The future is done when it is durable and applied, or has failed as a whole.
+
+        Accepts also beyond `has_room`, which is for requests to ask first: what a group must save is bounded anyway.
+        """
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_mark_retrieved)
+        self._queue.append((write, future))
+        self._unwritten_rows += write.row_count
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write_queue())
+        return future
+
+    async def flush(self) -> None:
+        """Wait until nothing is left to write."""
+        while self._writer is not None:
+            await asyncio.shield(self._writer)
+
+    async def _write_queue(self) -> None:
+        try:
+            while self._queue:
+                batch = [self._queue.popleft()]
+                row_count = batch[0][0].row_count
+                while self._queue and row_count + self._queue[0][0].row_count <= ROWS_PER_TRANSACTION_MAX:
+                    row_count += self._queue[0][0].row_count
+                    batch.append(self._queue.popleft())
+                await self._write_batch(batch)
+                self._unwritten_rows -= row_count
+        finally:
+            self._writer = None
+            for write, future in self._queue:
+                self._unwritten_rows -= write.row_count
+                if not future.done():
+                    future.set_exception(_stopped())
+            self._queue.clear()
+
+    async def _write_batch(self, batch: list[tuple[GroupWrite, asyncio.Future[None]]]) -> None:
+        statements = [statement for write, _ in batch for statement in write.statements]
+
+        def run(transaction: Transaction) -> None:
+            for sql, rows in statements:
+                transaction.executemany(sql, rows)
+
+        try:
+            await self._metadata.transact(run)
+        except asyncio.CancelledError:
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(_stopped())
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait have to hear of it
+            if len(batch) > 1 and (not isinstance(error, BraidError) or isinstance(error, MetadataConflict)):
+                # One of them cannot be stored: the others must not suffer for it.
+                for each in batch:
+                    await self._write_batch([each])
+                return
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for write, future in batch:
+            write.apply()
+            if not future.done():
+                future.set_result(None)
+
+
+def _stopped() -> ControlUnavailable:
+    return ControlUnavailable("the group coordinator was stopped", help="Retry: another control plane takes over.")
+
+
+def _mark_retrieved(future: asyncio.Future[None]) -> None:
+    """Background writes have nobody who awaits them; asyncio need not complain about those."""
+    if not future.cancelled():
+        future.exception()
