@@ -1,4 +1,4 @@
-"""From a frame to its handler: hot requests are handled on the spot, cold ones in a task, one at a time per connection."""
+"""From a frame to its handler: hot requests on the spot, cold ones in a task, one at a time per connection."""
 
 import asyncio
 from typing import TYPE_CHECKING

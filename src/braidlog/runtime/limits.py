@@ -19,3 +19,6 @@ CONNECTIONS_MAX = 10_000
 EARLY_PUTS_PER_S_MAX = 200.0
 """Early uploads where PUTs cost nothing: more of them would only burn CPU on smaller objects."""
 EARLY_UPLOADS_IN_FLIGHT_MAX = 4
+
+BATCH_DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
+"""What a compressed batch may swell to where the agent must look inside it."""

@@ -1,4 +1,4 @@
-"""Background tasks that belong to somebody: they are kept alive, their failures are seen, and they end with their owner."""
+"""Background tasks that belong to somebody: kept alive, seen when they fail, and ended with their owner."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -10,7 +10,7 @@ log = structlog.get_logger(__name__)
 
 
 class TaskGroup:
-    """Tasks that outlive the call that spawned them. An error that nobody expected is logged, and does not end the rest."""
+    """Tasks that outlive the call that spawned them. An unexpected error is logged, and does not end the rest."""
 
     def __init__(self, name: str, *, errors_are_awaited: bool = False) -> None:
         """With `errors_are_awaited`, whoever awaits a task hears of its error, and it is not logged."""

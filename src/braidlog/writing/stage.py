@@ -1,7 +1,7 @@
 """The seams of the write path. A stage knows only the next one, so stages are added and replaced one at a time.
 
-`admit → batch → order → upload → sequence` is a list in `pipeline`. What arrives is a `WriteRequest`; the batcher turns
-many of them into a `Draft`. `submit` is synchronous on purpose: a request's place in the order is taken when it arrives,
+The agent composes them as `batch → order → upload → sequence`. What arrives is a `WriteRequest`; the batcher turns many
+of them into a `Draft`. `submit` is synchronous on purpose: a request's place in the order is taken when it arrives,
 never after an await.
 """
 

@@ -1,4 +1,4 @@
-"""Produce: records in. Checked, given a place in the order, and handed to the write path, all before the first await."""
+"""Produce: records in. Checked, given a place in the order and handed to the write path before the first await."""
 
 from typing import TYPE_CHECKING
 
@@ -9,9 +9,10 @@ from braidlog.agent.view import TopicView
 from braidlog.objects.layout import BatchEntry
 from braidlog.objects.store import Bytes
 from braidlog.records.batch import BatchHeader, read_header, stamp_log_append_time, validate_batches
-from braidlog.records.codec import CODECS_BY_NAME
+from braidlog.records.codec import CODEC_NAMES
 from braidlog.records.errors import InvalidBatch
 from braidlog.records.record import first_null_key, recompress
+from braidlog.runtime.limits import BATCH_DECOMPRESSED_BYTES_MAX
 from braidlog.wire.header import RequestHeader, response_header
 from braidlog.wire.produce import (
     ProducedPartition,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from braidlog.agent.agent import Agent
 
 KEY = 0
-VERSIONS = range(0, 14)
+VERSIONS = range(14)
 """0 to 2 are advertised, because older librdkafka stops compressing without them, but they are not served."""
 SERVED_FROM = 3
 ZSTD_FROM = 7
@@ -149,14 +150,14 @@ def _submit_batch(
     append_ms = -1
     try:
         data, batch = _validated(agent, version, topic, records)
-        if "compact" in settings.cleanup_policy and (place := first_null_key(data, batch)) is not None:
+        if "compact" in settings.cleanup_policy and (place := _keyless_record(data)) is not None:
             message = "a compacted topic needs a key in every record"
             pending.refuse(here, index, ErrorCode.invalid_record, message, (RecordError(place, message),))
             return
         if settings.compression_type != "producer":
-            codec = CODECS_BY_NAME[settings.compression_type]
+            codec = CODEC_NAMES[settings.compression_type.replace("uncompressed", "none")]
             if batch.codec != codec:
-                data = memoryview(recompress(data, codec))
+                data = memoryview(recompress(data, codec, bytes_max=BATCH_DECOMPRESSED_BYTES_MAX))
                 batch = read_header(data)
         if settings.message_timestamp_type == "LogAppendTime":
             # Inside the CRC, so it must happen here, before the upload.
@@ -178,6 +179,10 @@ def _submit_batch(
     request = WriteRequest(topic.info.topic_id, index, data, entry, batch.timestamp_ms_base, pending.done)
     pending.expect(here, request, append_ms)
     agent.write_path.submit(request)
+
+
+def _keyless_record(batch: memoryview) -> int | None:
+    return first_null_key(batch, bytes_max=BATCH_DECOMPRESSED_BYTES_MAX)
 
 
 def _validated(

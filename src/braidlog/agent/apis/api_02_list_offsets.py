@@ -1,4 +1,4 @@
-"""ListOffsets: the first, the last, or by time. Asked of the control plane, so that it is true now and not a moment ago."""
+"""ListOffsets: the first, the last, or by time. Asked of the control plane, so that it is true now."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from braidlog.objects.store import StoreError
 from braidlog.records.batch import scan_batches
 from braidlog.records.errors import InvalidBatch
 from braidlog.records.record import decode_batch
+from braidlog.runtime.limits import BATCH_DECOMPRESSED_BYTES_MAX
 
 if TYPE_CHECKING:
     from braidlog.agent.agent import Agent
@@ -29,7 +30,6 @@ EARLIEST_PENDING_UPLOAD = -6
 
 NOTHING = (-1, -1)
 """No record answers the question: Kafka says so with offset and timestamp -1."""
-DECODED_BYTES_MAX = 256 * 1024 * 1024
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -113,7 +113,7 @@ async def _find_by_time(
         for position, header in scan_batches(data):
             if header.timestamp_ms_highest >= target_ms:
                 batch = data[position : position + header.total_bytes]
-                for record in decode_batch(batch, bytes_max=DECODED_BYTES_MAX):
+                for record in decode_batch(batch, bytes_max=BATCH_DECOMPRESSED_BYTES_MAX):
                     at = offset + record.offset - header.base_offset
                     if record.timestamp_ms >= target_ms and at >= bounds.log_start_offset:
                         return at, record.timestamp_ms

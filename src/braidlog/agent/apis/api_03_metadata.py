@@ -13,7 +13,6 @@ from braidlog.control.topic_config import effective_cluster_settings
 from braidlog.runtime.errors import BraidError
 from braidlog.wire.header import RequestHeader
 from braidlog.wire.metadata import (
-    NO_TOPIC_ID,
     MetadataBroker,
     MetadataPartition,
     MetadataRequest,
@@ -22,12 +21,13 @@ from braidlog.wire.metadata import (
     read_metadata_request,
     write_metadata_response,
 )
+from braidlog.wire.primitives import NO_TOPIC_ID
 
 if TYPE_CHECKING:
     from braidlog.agent.agent import Agent
 
 KEY = 3
-VERSIONS = range(0, 14)
+VERSIONS = range(14)
 
 REPLICAS_MAX = 3
 """How many agents a partition lists as its replicas: enough for clients that look for a second one."""
@@ -85,7 +85,7 @@ async def _create_missing(agent: "Agent", request: MetadataRequest) -> dict[str,
     wanted = request.allow_auto_topic_creation and agent.settings.auto_create_topics_enable
     create = CreateTopics(
         [NewTopic(name, -1) for name in dict.fromkeys(names)],
-        validate_only=not (wanted and cluster.auto_create_topics_enable),
+        validate_only=not (wanted and cluster.auto_create_topics),
     )
     try:
         answer = await agent.control.create_topics(create, timeout_s=agent.settings.commit_timeout_ms / 1000)

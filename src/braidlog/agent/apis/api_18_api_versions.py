@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 
 from braidlog.objects.store import Bytes
-from braidlog.wire.api_versions import write_api_versions_response
+from braidlog.wire.api_versions import ApiVersionsResponse, api_keys_of, write_api_versions_response
 from braidlog.wire.header import RequestHeader, response_header
 
 KEY = 18
-VERSIONS = range(0, 5)
+VERSIONS = range(5)
 
 
 def respond(header: RequestHeader, apis: Mapping[int, range]) -> list[Bytes]:
     """Answered without looking into the body: there is nothing in it that changes the answer, and a client with a newer
     version than ours must get one that it can read."""
-    body = write_api_versions_response(header.api_version, apis)
+    body = write_api_versions_response(header.api_version, ApiVersionsResponse(api_keys_of(apis)))
     return [response_header(header.correlation_id, flexible=False), body]
