@@ -1,0 +1,83 @@
+"""Serving batches: which ones are sent, and that nothing but their first bytes changes."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from braidlog.agent.reading import COPY_BELOW_BYTES, DamagedExtent, Slice, append_batches
+from braidlog.records.batch import has_valid_crc, scan_batches
+from braidlog.records.record import Record, decode_batch, encode_batch
+
+
+def batch(count: int, value_bytes: int = 10) -> bytes:
+    return encode_batch([Record(at, 1000 + at, b"k", bytes(value_bytes), ()) for at in range(count)])
+
+
+def served(found: Slice) -> list[tuple[int, int]]:
+    """(first offset, record count) of every batch in the slice, after checking each one whole."""
+    data = memoryview(b"".join(found.buffers))
+    assert len(data) == found.size_bytes
+    result = []
+    for position, header in scan_batches(data):
+        whole = data[position : position + header.total_bytes]
+        assert has_valid_crc(whole, header)
+        assert header.partition_leader_epoch == 0
+        records = decode_batch(whole, bytes_max=1 << 20)
+        assert [record.offset for record in records] == list(range(header.base_offset, header.end_offset))
+        result.append((header.base_offset, len(records)))
+    return result
+
+
+def test_batches_get_consecutive_offsets_from_the_extents_base() -> None:
+    extent = memoryview(batch(3) + batch(1) + batch(5))
+    found = Slice([], 0, 100)
+    append_batches(found, extent, 100, 1 << 20)
+    assert served(found) == [(100, 3), (103, 1), (104, 5)]
+    assert found.next_offset == 109
+
+
+def test_an_offset_inside_a_batch_gets_the_whole_batch() -> None:
+    extent = memoryview(batch(3) + batch(4) + batch(5))
+    found = Slice([], 0, 105)
+    append_batches(found, extent, 100, 1 << 20)
+    assert served(found) == [(103, 4), (107, 5)]
+
+
+def test_the_first_batch_is_sent_however_large_and_the_next_only_if_it_fits() -> None:
+    one = batch(2)
+    found = Slice([], 0, 0)
+    append_batches(found, memoryview(one * 3), 0, 1)
+    assert served(found) == [(0, 2)]
+    found = Slice([], 0, 0)
+    append_batches(found, memoryview(one * 3), 0, 2 * len(one))
+    assert served(found) == [(0, 2), (2, 2)]
+    assert found.next_offset == 4
+
+
+def test_large_batches_are_not_copied() -> None:
+    extent = memoryview(batch(1, value_bytes=2 * COPY_BELOW_BYTES))
+    found = Slice([], 0, 7)
+    append_batches(found, extent, 7, 1 << 20)
+    assert served(found) == [(7, 1)]
+    assert isinstance(found.buffers[1], memoryview)
+    assert found.buffers[1].obj is extent.obj
+
+
+@given(st.binary(min_size=1, max_size=300), st.integers(0, 200))
+@settings(max_examples=200)
+def test_damaged_bytes_are_an_error_or_whole_batches_never_anything_else(noise: bytes, at: int) -> None:
+    data = bytearray(batch(3) + batch(2))
+    data[at : at + len(noise)] = noise
+    found = Slice([], 0, 0)
+    try:
+        append_batches(found, memoryview(bytes(data)), 0, 1 << 20)
+    except DamagedExtent:
+        return
+    assert found.size_bytes <= len(data)
+
+
+def test_a_truncated_extent_is_damaged() -> None:
+    whole = batch(3)
+    for length in (1, 60, len(whole) - 1):
+        with pytest.raises(DamagedExtent):
+            append_batches(Slice([], 0, 0), memoryview(whole[:length]), 0, 1 << 20)

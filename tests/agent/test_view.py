@@ -1,0 +1,115 @@
+"""The agent's view of the cluster as the feed moves it along."""
+
+import asyncio
+
+from braidlog.agent.placement import candidates_for, leader_for, zone_of_client
+from braidlog.agent.view import TAIL_EXTENTS_MAX, ClusterView
+from braidlog.control.interface import (
+    AgentChanged,
+    AgentInfo,
+    AgentRemoved,
+    BoundsChanged,
+    FeedPosition,
+    IndexedExtent,
+    ObjectSequenced,
+    PartitionBounds,
+    Snapshot,
+    StoredObject,
+    TopicChanged,
+    TopicInfo,
+    TopicRemoved,
+)
+
+TOPIC = b"t" * 16
+
+
+def loaded_view() -> ClusterView:
+    view = ClusterView()
+    topic = TopicInfo(TOPIC, "orders", [11, 12], {}, 1, 0)
+    agents = [AgentInfo(1, "a", "h1", 1, "z1"), AgentInfo(2, "b", "h2", 2, "z2"), AgentInfo(3, "c", "h3", 3, "z2")]
+    bounds = [PartitionBounds(11, 0, 10, 100), PartitionBounds(12, 0, 0, 0)]
+    view.load(Snapshot(FeedPosition(1, 5), "cluster", [topic], bounds, agents, {}))
+    return view
+
+
+def sequenced(number: int, partition_id: int, base_offset: int, end_offset: int) -> ObjectSequenced:
+    extent = IndexedExtent(partition_id, base_offset, end_offset, number, 0, 50, 0, 0)
+    return ObjectSequenced(StoredObject(number, f"key-{number}", 100), [extent])
+
+
+def test_a_sequenced_object_moves_the_high_watermark_and_the_tail() -> None:
+    view = loaded_view()
+    partition = view.partitions[11]
+    assert partition.tail_from(3) is None
+    view.apply([sequenced(1, 11, 10, 15), sequenced(2, 11, 15, 20)], FeedPosition(1, 7))
+    assert partition.high_watermark == 20
+    assert partition.size_bytes == 200
+    tail = partition.tail_from(16)
+    assert tail is not None
+    assert [extent.base_offset for extent, _ in tail] == [15]
+    assert partition.tail_from(9) is None
+    assert partition.tail_from(20) == []
+
+
+def test_the_tail_is_bounded_and_a_gap_clears_it() -> None:
+    view = loaded_view()
+    partition = view.partitions[11]
+    for at in range(TAIL_EXTENTS_MAX + 10):
+        view.apply([sequenced(at, 11, 10 + at, 11 + at)], FeedPosition(1, 6 + at))
+    assert len(partition.tail) == TAIL_EXTENTS_MAX
+    view.apply([sequenced(999, 11, 500, 501)], FeedPosition(1, 999))
+    assert len(partition.tail) == 1
+    assert partition.high_watermark == 501
+
+
+async def test_waiting_fetches_are_woken_by_data_by_removed_records_and_by_a_reload() -> None:
+    view = loaded_view()
+    loop = asyncio.get_running_loop()
+    events = [
+        lambda: view.apply([sequenced(1, 11, 10, 15)], FeedPosition(1, 6)),
+        lambda: view.apply([BoundsChanged(PartitionBounds(11, 5, 15, 50))], FeedPosition(1, 7)),
+        lambda: view.apply([TopicRemoved(TOPIC)], FeedPosition(1, 8)),
+    ]
+    for event in events:
+        waiter: asyncio.Future[None] = loop.create_future()
+        view.partitions[11].waiters[waiter] = None
+        event()
+        assert waiter.done()
+
+
+def test_a_removed_and_recreated_topic_is_another_one() -> None:
+    view = loaded_view()
+    other = TopicInfo(b"u" * 16, "orders", [13], {}, 1, 0)
+    view.apply([TopicRemoved(TOPIC), TopicChanged(other)], FeedPosition(1, 6))
+    assert view.topics_by_name["orders"].info.topic_id == b"u" * 16
+    assert sorted(view.partitions) == [13]
+    assert view.partition("orders", 0) is view.partitions[13]
+    assert view.partition("orders", 1) is None
+
+
+def test_new_partitions_keep_what_is_known_of_the_old_ones() -> None:
+    view = loaded_view()
+    view.apply([TopicChanged(TopicInfo(TOPIC, "orders", [11, 12, 14], {}, 1, 0))], FeedPosition(1, 6))
+    assert view.partitions[11].high_watermark == 10
+    assert view.partitions[14].index == 2
+
+
+def test_when_an_agent_goes_only_its_own_partitions_move() -> None:
+    view = loaded_view()
+    partitions = [view.partitions[11], view.partitions[12]]
+    before = [leader_for(view, partition, "") for partition in partitions]
+    view.apply([AgentRemoved(before[0])], FeedPosition(1, 6))
+    after = [leader_for(view, partition, "") for partition in partitions]
+    assert after[0] != before[0]
+    assert all(now == then for now, then in zip(after, before, strict=True) if then != before[0])
+    view.apply([AgentChanged(AgentInfo(before[0], "x", "h", 9, "z9"))], FeedPosition(1, 7))
+    assert [leader_for(view, partition, "") for partition in partitions] == before
+
+
+def test_clients_that_name_their_zone_are_sent_to_its_agents() -> None:
+    view = loaded_view()
+    assert zone_of_client("orders-writer,zone=z2,x=y") == "z2"
+    assert zone_of_client("orders-writer") == ""
+    assert {agent.node_id for agent in candidates_for(view, "z2")} == {2, 3}
+    assert {agent.node_id for agent in candidates_for(view, "nowhere")} == {1, 2, 3}
+    assert leader_for(view, view.partitions[11], "z1") == 1
