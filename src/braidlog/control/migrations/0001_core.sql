@@ -54,6 +54,7 @@ CREATE TABLE objects (
     verdict BYTEA
 );
 CREATE INDEX objects_unreferenced ON objects (unreferenced_ms) WHERE unreferenced_ms IS NOT NULL;
+CREATE INDEX objects_with_verdict ON objects (write_epoch) WHERE verdict IS NOT NULL;
 
 CREATE TABLE extents (
     partition_id BIGINT NOT NULL,

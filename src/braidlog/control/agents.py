@@ -1,0 +1,169 @@
+"""The agents that serve clients: who they are, their node ids, and who has gone silent."""
+
+import asyncio
+from dataclasses import dataclass
+
+from braidlog.control.feed import Feed
+from braidlog.control.interface import (
+    AgentChanged,
+    AgentHeartbeat,
+    AgentInfo,
+    AgentLeave,
+    AgentRemoved,
+    RegisterAgent,
+)
+from braidlog.control.metadata import MetadataStore, Transaction
+from braidlog.runtime.clock import Clock
+from braidlog.runtime.errors import BraidError, Remedy
+
+AGENTS_MAX = 10_000
+NODE_IDS_KEPT_MS = 7 * 24 * 60 * 60 * 1000
+"""How long an address that is not in use keeps its node id."""
+
+
+class NodeIdTaken(BraidError):
+    """Another agent that is alive has this node id."""
+
+    remedy = Remedy.FIX_INPUT
+
+
+class TooManyAgents(BraidError):
+    """The registry is full."""
+
+    remedy = Remedy.RETRY
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    info: AgentInfo
+    deadline_s: float
+
+
+class AgentRegistry:
+    """Sessions live in memory; node ids and addresses are durable, so a restarted control plane knows its agents."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        turn: asyncio.Lock,
+        feed: Feed,
+        clock: Clock,
+        *,
+        heartbeat_interval_s: float,
+        session_timeout_s: float,
+    ) -> None:
+        self._metadata = metadata
+        self._turn = turn
+        self._feed = feed
+        self._clock = clock
+        self._session_timeout_s = session_timeout_s
+        self.heartbeat_interval_s = heartbeat_interval_s
+        self._sessions: dict[int, _Session] = {}
+        """By node id."""
+        self._node_ids: dict[str, int] = {}
+        """By incarnation."""
+
+    async def load(self) -> None:
+        """Agents that were alive get a full session, counted from now, to be heard of."""
+        rows = await self._metadata.read(
+            lambda tx: tx.query(
+                "SELECT node_id, incarnation, host, port, zone FROM agents WHERE left_ms IS NULL ORDER BY node_id"
+            )
+        )
+        for row in rows:
+            self._put(AgentInfo(*row))
+
+    @property
+    def agents(self) -> list[AgentInfo]:
+        return [self._sessions[node_id].info for node_id in sorted(self._sessions)]
+
+    async def register(self, request: RegisterAgent) -> AgentInfo:
+        async with self._turn:
+            if len(self._sessions) >= AGENTS_MAX:
+                raise TooManyAgents(f"{AGENTS_MAX} agents are registered", help="Agents that are gone expire soon.")
+            alive = frozenset(
+                node_id
+                for node_id, session in self._sessions.items()
+                if (session.info.host, session.info.port) != (request.host, request.port)
+            )
+            if request.node_id in alive:
+                raise NodeIdTaken(
+                    f"node id {request.node_id} belongs to another agent that is alive",
+                    help="Give each agent its own node id, or none to get one.",
+                )
+            info = await self._metadata.transact(lambda tx: _write_agent(tx, request))
+            for node_id in [
+                node_id
+                for node_id, session in self._sessions.items()
+                if (session.info.host, session.info.port) == (info.host, info.port)
+                or session.info.incarnation == info.incarnation
+            ]:
+                self._drop(node_id)
+                if node_id != info.node_id:
+                    self._feed.publish([AgentRemoved(node_id)])
+            self._put(info)
+            self._feed.publish([AgentChanged(info)])
+            return info
+
+    def heartbeat(self, request: AgentHeartbeat) -> bool:
+        """Whether the agent is known. If not, it must register again."""
+        node_id = self._node_ids.get(request.incarnation)
+        if node_id is None:
+            return False
+        self._sessions[node_id].deadline_s = self._clock.monotonic_s() + self._session_timeout_s
+        return True
+
+    async def leave(self, request: AgentLeave) -> None:
+        async with self._turn:
+            node_id = self._node_ids.get(request.incarnation)
+            if node_id is not None:
+                await self._remove([node_id])
+
+    async def expire_once(self) -> int:
+        """Remove agents that were not heard of for the session timeout. Returns how many."""
+        async with self._turn:
+            now_s = self._clock.monotonic_s()
+            silent = [node_id for node_id, session in self._sessions.items() if session.deadline_s <= now_s]
+            if silent:
+                await self._remove(silent)
+            return len(silent)
+
+    async def _remove(self, node_ids: list[int]) -> None:
+        now_ms = self._clock.wall_ms()
+
+        def write(tx: Transaction) -> None:
+            tx.executemany("UPDATE agents SET left_ms = ? WHERE node_id = ?", [(now_ms, each) for each in node_ids])
+            tx.execute("DELETE FROM agents WHERE left_ms < ?", (now_ms - NODE_IDS_KEPT_MS,))
+
+        await self._metadata.transact(write)
+        for node_id in node_ids:
+            self._drop(node_id)
+        self._feed.publish([AgentRemoved(node_id) for node_id in node_ids])
+
+    def _put(self, info: AgentInfo) -> None:
+        self._sessions[info.node_id] = _Session(info, self._clock.monotonic_s() + self._session_timeout_s)
+        self._node_ids[info.incarnation] = info.node_id
+
+    def _drop(self, node_id: int) -> None:
+        session = self._sessions.pop(node_id)
+        self._node_ids.pop(session.info.incarnation, None)
+
+
+def _write_agent(tx: Transaction, request: RegisterAgent) -> AgentInfo:
+    known = tx.query("SELECT node_id FROM agents WHERE host = ? AND port = ?", (request.host, request.port))
+    node_id = request.node_id
+    if node_id < 0:
+        node_id = known[0][0] if known else _free_node_id(tx)
+    tx.execute(
+        "DELETE FROM agents WHERE node_id = ? OR incarnation = ? OR (host = ? AND port = ?)",
+        (node_id, request.incarnation, request.host, request.port),
+    )
+    row = (node_id, request.incarnation, request.host, request.port, request.zone)
+    tx.execute("INSERT INTO agents (node_id, incarnation, host, port, zone) VALUES (?, ?, ?, ?, ?)", row)
+    return AgentInfo(*row)
+
+
+def _free_node_id(tx: Transaction) -> int:
+    """The lowest number that no address holds: ids stay small for people to read."""
+    taken = {row[0] for row in tx.query("SELECT node_id FROM agents")}
+    return next(number for number in range(1, len(taken) + 2) if number not in taken)

@@ -1,0 +1,197 @@
+"""The extent index: where the offsets of each partition lie, and how its front is removed."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+from kio.schema.errors import ErrorCode
+
+from braidlog.control.catalog import Catalog
+from braidlog.control.feed import Feed
+from braidlog.control.interface import (
+    BoundsAnswer,
+    BoundsChanged,
+    BoundsRequest,
+    DeletedRecords,
+    DeleteRecords,
+    FindExtents,
+    FindTimestamp,
+    FoundExtents,
+    IndexedExtent,
+    PartitionBounds,
+    StoredObject,
+)
+from braidlog.control.metadata import MetadataStore, Row, Transaction
+from braidlog.runtime.clock import Clock
+
+EXTENTS_PER_ANSWER_MAX = 10_000
+EXTENTS_PER_REMOVAL_MAX = 5_000
+
+_ROWS_PER_QUERY = 128
+_COLUMNS = (
+    "e.partition_id, e.base_offset, e.end_offset, e.object_number, e.position, e.length,"
+    " e.timestamp_ms_min, e.timestamp_ms_max, o.object_key, o.size_bytes"
+)
+_FROM = "FROM extents e JOIN objects o ON o.number = e.object_number"
+
+
+class ExtentIndex:
+    def __init__(self, metadata: MetadataStore, turn: asyncio.Lock, catalog: Catalog, feed: Feed, clock: Clock) -> None:
+        self._metadata = metadata
+        self._turn = turn
+        self._catalog = catalog
+        self._feed = feed
+        self._clock = clock
+
+    async def find_extents(self, request: FindExtents) -> FoundExtents:
+        return await self._find(request.partition_id, lambda tx, bounds: _extents_from(tx, bounds, request))
+
+    async def find_timestamp(self, request: FindTimestamp) -> FoundExtents:
+        return await self._find(request.partition_id, lambda tx, bounds: _extent_at(tx, bounds, request.timestamp_ms))
+
+    async def _find(
+        self, partition_id: int, search: Callable[[Transaction, PartitionBounds], list[Row]]
+    ) -> FoundExtents:
+        def find(tx: Transaction) -> FoundExtents:
+            bounds = _read_bounds(tx, partition_id)
+            if bounds is None:
+                return FoundExtents(PartitionBounds(partition_id, 0, 0, 0), [], [], known=False)
+            rows = search(tx, bounds)
+            objects = {row[3]: StoredObject(row[3], row[8], row[9]) for row in rows}
+            return FoundExtents(bounds, [IndexedExtent(*row[:8]) for row in rows], list(objects.values()))
+
+        return await self._metadata.read(find)
+
+    async def current_bounds(self, request: BoundsRequest) -> BoundsAnswer:
+        """From memory, which holds everything that was acknowledged, once it is proven that nobody has taken over."""
+        await self._metadata.read(_nothing)
+        partitions = self._catalog.partitions
+        return BoundsAnswer([partitions[each].bounds for each in request.partition_ids if each in partitions])
+
+    async def delete_records(self, request: DeleteRecords) -> DeletedRecords:
+        state = self._catalog.partitions.get(request.partition_id)
+        if state is None:
+            return DeletedRecords(int(ErrorCode.unknown_topic_or_partition), -1)
+        if "delete" not in self._catalog.settings(self._catalog.topics[state.topic_id]).cleanup_policy:
+            return DeletedRecords(int(ErrorCode.policy_violation), -1)
+        before = state.next_offset if request.before_offset == -1 else request.before_offset
+        if not 0 <= before <= state.next_offset:
+            return DeletedRecords(int(ErrorCode.offset_out_of_range), -1)
+        await self.remove_front(request.partition_id, before)
+        return DeletedRecords(0, state.log_start_offset)
+
+    async def remove_front(self, partition_id: int, before_offset: int) -> int:
+        """Move the log start up to `before_offset` and drop extents that lie wholly below it. Returns how many."""
+        removed_count = 0
+        while True:
+            async with self._turn:
+                state = self._catalog.partitions.get(partition_id)
+                if state is None:
+                    return removed_count
+                start = max(state.log_start_offset, min(before_offset, state.next_offset))
+                size_bytes = state.size_bytes
+                now_ms = self._clock.wall_ms()
+
+                def write(
+                    tx: Transaction, start: int = start, size: int = size_bytes, now: int = now_ms
+                ) -> tuple[int, int]:
+                    removed, removed_bytes = drop_extents(tx, partition_id, start, now)
+                    tx.execute(
+                        "UPDATE partitions SET log_start_offset = ?, size_bytes = ? WHERE partition_id = ?",
+                        (start, size - removed_bytes, partition_id),
+                    )
+                    return removed, removed_bytes
+
+                removed, removed_bytes = await self._metadata.transact(write)
+                if removed or start != state.log_start_offset:
+                    state.log_start_offset = start
+                    state.size_bytes -= removed_bytes
+                    state.discard_plan()
+                    self._feed.publish([BoundsChanged(state.bounds)])
+            removed_count += removed
+            if removed < EXTENTS_PER_REMOVAL_MAX:
+                return removed_count
+
+
+def drop_extents(tx: Transaction, partition_id: int, end_offset: int | None, now_ms: int) -> tuple[int, int]:
+    """Drop a partition's oldest extents that end at or below `end_offset` (None: all), a bounded number of them.
+
+    Objects that nothing points to any more are marked with the time. Returns how many extents and bytes went.
+    """
+    rows = tx.query(
+        "SELECT base_offset, end_offset, object_number, length FROM extents WHERE partition_id = ?"
+        " ORDER BY base_offset LIMIT ?",
+        (partition_id, EXTENTS_PER_REMOVAL_MAX),
+    )
+    if end_offset is not None:
+        rows = [row for row in rows if row[1] <= end_offset]
+    if not rows:
+        return 0, 0
+    tx.execute("DELETE FROM extents WHERE partition_id = ? AND base_offset <= ?", (partition_id, rows[-1][0]))
+    counts = Counter(row[2] for row in rows)
+    tx.executemany(
+        "UPDATE objects SET live_count = live_count - ? WHERE number = ?",
+        [(count, number) for number, count in counts.items()],
+    )
+    tx.executemany(
+        "UPDATE objects SET unreferenced_ms = ? WHERE number = ? AND live_count = 0",
+        [(now_ms, number) for number in counts],
+    )
+    return len(rows), sum(row[3] for row in rows)
+
+
+def _nothing(tx: Transaction) -> None:
+    """Only the fence is checked."""
+
+
+def _read_bounds(tx: Transaction, partition_id: int) -> PartitionBounds | None:
+    rows = tx.query(
+        "SELECT partition_id, log_start_offset, next_offset, size_bytes FROM partitions"
+        " WHERE partition_id = ? AND removed_ms IS NULL",
+        (partition_id,),
+    )
+    return PartitionBounds(*rows[0]) if rows else None
+
+
+def _extents_from(tx: Transaction, bounds: PartitionBounds, request: FindExtents) -> list[Row]:
+    partition_id = bounds.partition_id
+    offset = max(request.offset, bounds.log_start_offset)
+    holding = tx.query(
+        "SELECT base_offset FROM extents WHERE partition_id = ? AND base_offset <= ? AND end_offset > ?"
+        " ORDER BY base_offset DESC LIMIT 1",
+        (partition_id, offset, offset),
+    )
+    next_offset = holding[0][0] if holding else offset
+    found: list[Row] = []
+    bytes_left = request.bytes_max
+    extents_left = max(1, min(request.extents_max, EXTENTS_PER_ANSWER_MAX))
+    while extents_left > 0:
+        page = tx.query(
+            f"SELECT {_COLUMNS} {_FROM} WHERE e.partition_id = ? AND e.base_offset >= ? ORDER BY e.base_offset LIMIT ?",
+            (partition_id, next_offset, min(extents_left, _ROWS_PER_QUERY)),
+        )
+        for row in page:
+            found.append(row)
+            bytes_left -= row[5]
+            if bytes_left <= 0:
+                return found
+        if len(page) < _ROWS_PER_QUERY:
+            return found
+        extents_left -= len(page)
+        next_offset = page[-1][2]
+    return found
+
+
+def _extent_at(tx: Transaction, bounds: PartitionBounds, timestamp_ms: int) -> list[Row]:
+    partition_id = bounds.partition_id
+    if timestamp_ms == -1:
+        return tx.query(
+            f"SELECT {_COLUMNS} {_FROM} WHERE e.partition_id = ? AND e.end_offset > ?"
+            " ORDER BY e.timestamp_ms_max DESC, e.base_offset LIMIT 1",
+            (partition_id, bounds.log_start_offset),
+        )
+    return tx.query(
+        f"SELECT {_COLUMNS} {_FROM} WHERE e.partition_id = ? AND e.end_offset > ? AND e.timestamp_ms_max >= ?"
+        " ORDER BY e.base_offset LIMIT 1",
+        (partition_id, bounds.log_start_offset, timestamp_ms),
+    )

@@ -1,0 +1,86 @@
+"""The change feed: durable changes in order, numbered (fencing epoch, revision), for agents to follow."""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice
+
+from braidlog.control.interface import FeedEvent, FeedPage, FeedPosition, FeedRequest, ObjectSequenced, TopicChanged
+
+EVENTS_PER_PAGE_MAX = 2_000
+BYTES_PER_PAGE_MAX = 8 * 1024 * 1024
+
+
+def _cost_bytes(event: FeedEvent) -> int:
+    """About how much an event takes in memory and on the wire."""
+    match event:
+        case ObjectSequenced(_, extents):
+            return 200 + 160 * len(extents)
+        case TopicChanged(topic):
+            return 400 + 40 * len(topic.partition_ids)
+        case _:
+            return 200
+
+
+class Feed:
+    """A ring of the newest events. Who has fallen out of it, or comes from another epoch, must reload."""
+
+    def __init__(self, fencing_epoch: int, *, events_max: int, ring_bytes_max: int) -> None:
+        self._epoch = fencing_epoch
+        self._events_max = events_max
+        self._ring_bytes_max = ring_bytes_max
+        self._ring: deque[tuple[FeedEvent, int]] = deque()
+        self._ring_bytes = 0
+        self._revision = 0
+        """Of the newest event. The oldest in the ring has `revision - len(ring) + 1`."""
+        self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def position(self) -> FeedPosition:
+        return FeedPosition(self._epoch, self._revision)
+
+    def publish(self, events: Iterable[FeedEvent]) -> None:
+        """Append changes that are durable, and whose effect is visible in memory already."""
+        ring = self._ring
+        for event in events:
+            cost = _cost_bytes(event)
+            ring.append((event, cost))
+            self._ring_bytes += cost
+            self._revision += 1
+        while ring and (len(ring) > self._events_max or self._ring_bytes > self._ring_bytes_max):
+            self._ring_bytes -= ring.popleft()[1]
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def read(self, request: FeedRequest) -> FeedPage:
+        """Waits up to `wait_ms` where there is nothing new."""
+        page = self._page(request.after)
+        if page.events or page.reload or request.wait_ms <= 0:
+            return page
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            async with asyncio.timeout(request.wait_ms / 1000):
+                await waiter
+        except TimeoutError:
+            pass
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+        return self._page(request.after)
+
+    def _page(self, after: FeedPosition) -> FeedPage:
+        behind = self._revision - after.revision
+        if after.fencing_epoch != self._epoch or not 0 <= behind <= len(self._ring):
+            return FeedPage(self.position, [], reload=True)
+        events: list[FeedEvent] = []
+        page_bytes = 0
+        start = len(self._ring) - behind
+        for event, cost in islice(self._ring, start, start + EVENTS_PER_PAGE_MAX):
+            if events and page_bytes + cost > BYTES_PER_PAGE_MAX:
+                break
+            events.append(event)
+            page_bytes += cost
+        return FeedPage(FeedPosition(self._epoch, after.revision + len(events)), events)

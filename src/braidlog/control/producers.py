@@ -1,0 +1,281 @@
+"""Idempotent producers: what each has written, partition by partition, and what may come next."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+from kio.schema.errors import ErrorCode
+
+from braidlog.control.counters import NumberBlocks
+from braidlog.control.interface import InitProducerId, ProducerIdentity
+from braidlog.control.metadata import MetadataStore, Row, Transaction
+from braidlog.runtime.clock import Clock
+
+BATCHES_REMEMBERED = 5
+"""Clients keep at most five requests in flight per connection, so a retry is always among the last five."""
+SEQUENCE_END = 1 << 31
+PRODUCER_EPOCH_MAX = (1 << 15) - 1
+
+_PRODUCER_ID_BLOCK = 1_000
+_EXPIRED_PER_TRANSACTION = 500
+_ACTIVITY_FRACTION = 24
+"""Activity is written when it is older than this fraction of the expiration, not with every batch."""
+_UNCOUNTED_FRACTION = 8
+
+_OUT_OF_ORDER = int(ErrorCode.out_of_order_sequence_number)
+_DUPLICATE = int(ErrorCode.duplicate_sequence_number)
+_INVALID_EPOCH = int(ErrorCode.invalid_producer_epoch)
+
+Remembered = tuple[int, int, int]
+"""First sequence, last sequence, base offset."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[Remembered, ...]).decode
+
+
+class ProducerPartition:
+    """One producer's state in one partition. No state: epoch -1.
+
+    `planned_*` are what the plan in progress would make of it.
+    """
+
+    __slots__ = ("batches", "epoch", "partition_id", "planned_batches", "planned_epoch", "touched")
+
+    def __init__(self, partition_id: int, epoch: int = -1, batches: tuple[Remembered, ...] = ()) -> None:
+        self.partition_id = partition_id
+        self.epoch = self.planned_epoch = epoch
+        self.batches = self.planned_batches = batches
+        self.touched = False
+        """Whether the plan in progress changes it."""
+
+    def judge(self, epoch: int, first: int, count: int, offset: int, any_start: bool) -> int:
+        """Plan the next batch, which would get `offset`.
+
+        0 accepts it; a positive number is the error code that refuses it; -1 - offset says that it is a duplicate of
+        the batch at that offset. `any_start`: without state, accept any first sequence.
+        """
+        planned_epoch = self.planned_epoch
+        last = first + count - 1
+        if last >= SEQUENCE_END:
+            last -= SEQUENCE_END
+        if epoch == planned_epoch:
+            batches = self.planned_batches
+            expected = batches[-1][1] + 1
+            if first == expected or (first == 0 and expected == SEQUENCE_END):
+                self.planned_batches = (*batches[1 - BATCHES_REMEMBERED :], (first, last, offset))
+                return 0
+            for remembered in batches:
+                if remembered[0] == first and remembered[1] == last:
+                    return -1 - remembered[2]
+            # Sequences wrap, so "before" means less than half the circle behind.
+            behind_oldest = (batches[0][0] - first) % SEQUENCE_END
+            return _DUPLICATE if 0 < behind_oldest < SEQUENCE_END // 2 else _OUT_OF_ORDER
+        if epoch < planned_epoch:
+            return _INVALID_EPOCH
+        if first != 0 and not (any_start and planned_epoch < 0):
+            return _OUT_OF_ORDER
+        self.planned_epoch = epoch
+        self.planned_batches = ((first, last, offset),)
+        return 0
+
+    def apply_plan(self) -> None:
+        self.epoch, self.batches, self.touched = self.planned_epoch, self.planned_batches, False
+
+    def discard_plan(self) -> None:
+        self.planned_epoch, self.planned_batches, self.touched = self.epoch, self.batches, False
+
+
+@dataclass(slots=True, eq=False)
+class Producer:
+    producer_id: int
+    epoch: int = -1
+    """The highest seen or handed out; -1: the producer is not known."""
+    adopted: bool = True
+    """It was not known when it first wrote, so its sequences may start anywhere."""
+    active_ms: int = 0
+    """As it stands in the metadata."""
+    partitions: dict[int, ProducerPartition] = field(default_factory=dict)
+
+    def partition(self, partition_id: int) -> ProducerPartition:
+        state = self.partitions.get(partition_id)
+        if state is None:
+            state = self.partitions[partition_id] = ProducerPartition(partition_id)
+        return state
+
+
+class ProducerPlan:
+    """The changes that one group of objects makes to producers. Either applied as a whole or discarded."""
+
+    def __init__(self, now_ms: int, activity_interval_ms: int) -> None:
+        self._now_ms = now_ms
+        self._activity_interval_ms = activity_interval_ms
+        self._touched: list[tuple[int, ProducerPartition]] = []
+        self._producers: dict[int, tuple[Producer, int]] = {}
+
+    def touch(self, producer: Producer, state: ProducerPartition) -> None:
+        """Call after the first accepted batch of a producer in a partition."""
+        state.touched = True
+        self._touched.append((producer.producer_id, state))
+        epoch = state.planned_epoch
+        if epoch > producer.epoch or producer.active_ms + self._activity_interval_ms <= self._now_ms:
+            known = self._producers.get(producer.producer_id)
+            if known is None or known[1] < epoch:
+                self._producers[producer.producer_id] = (producer, max(epoch, producer.epoch))
+
+    def rows(self) -> tuple[list[Row], list[Row]]:
+        """Of `producers` and of `producer_partitions`."""
+        return (
+            [(p.producer_id, epoch, int(p.adopted), self._now_ms) for p, epoch in self._producers.values()],
+            [(pid, s.partition_id, s.planned_epoch, _encode(s.planned_batches)) for pid, s in self._touched],
+        )
+
+    def apply(self) -> None:
+        for _, state in self._touched:
+            state.apply_plan()
+        for producer, epoch in self._producers.values():
+            producer.epoch = epoch
+            producer.active_ms = self._now_ms
+
+    def discard(self) -> None:
+        for _, state in self._touched:
+            state.discard_plan()
+
+
+def write_producers(tx: Transaction, producers: list[Row], partitions: list[Row]) -> None:
+    if producers:
+        tx.executemany(
+            "INSERT INTO producers (producer_id, producer_epoch, adopted, active_ms) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (producer_id) DO UPDATE SET producer_epoch = excluded.producer_epoch,"
+            " adopted = excluded.adopted, active_ms = excluded.active_ms",
+            producers,
+        )
+    if partitions:
+        tx.executemany(
+            "INSERT INTO producer_partitions (producer_id, partition_id, producer_epoch, batches) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (producer_id, partition_id) DO UPDATE SET producer_epoch = excluded.producer_epoch,"
+            " batches = excluded.batches",
+            partitions,
+        )
+
+
+class Producers:
+    """Producer states, loaded when needed. Everything but `init` is called by who holds the turn."""
+
+    def __init__(
+        self, metadata: MetadataStore, turn: asyncio.Lock, clock: Clock, *, expiration_ms: int, states_max: int
+    ) -> None:
+        self._metadata = metadata
+        self._turn = turn
+        self._clock = clock
+        self._expiration_ms = expiration_ms
+        self._states_max = states_max
+        self._ids = NumberBlocks(metadata, "producer_id", _PRODUCER_ID_BLOCK)
+        self._cache: dict[int, Producer] = {}
+        """In the order of last use."""
+        self._uncounted = 0
+
+    def start_plan(self) -> ProducerPlan:
+        return ProducerPlan(self._clock.wall_ms(), self._expiration_ms // _ACTIVITY_FRACTION)
+
+    async def load(self, producer_ids: Iterable[int]) -> dict[int, Producer]:
+        """The producers, whether known or not. Those that have expired are forgotten first."""
+        cache = self._cache
+        wanted = dict.fromkeys(producer_ids)
+        missing = [producer_id for producer_id in wanted if producer_id not in cache]
+        if missing:
+            cache.update(await self._metadata.read(lambda tx: _read_producers(tx, missing)))
+        deadline_ms = self._clock.wall_ms() - self._expiration_ms
+        expired = [pid for pid in wanted if cache[pid].epoch >= 0 and cache[pid].active_ms <= deadline_ms]
+        if expired:
+            await self._metadata.transact(lambda tx: _delete_producers(tx, expired))
+            cache.update((producer_id, Producer(producer_id)) for producer_id in expired)
+        for producer_id in wanted:
+            cache[producer_id] = cache.pop(producer_id)
+        self._evict(wanted, len(missing))
+        return cache
+
+    def _evict(self, wanted: dict[int, None], loaded_count: int) -> None:
+        """Keep the cache within its limit. Counting it takes a while, so that is done only now and then."""
+        self._uncounted += loaded_count + 1
+        if self._uncounted * _UNCOUNTED_FRACTION < self._states_max:
+            return
+        self._uncounted = 0
+        count = sum(len(producer.partitions) + 1 for producer in self._cache.values())
+        for producer_id in list(self._cache):
+            if count <= self._states_max or producer_id in wanted:
+                return
+            count -= len(self._cache.pop(producer_id).partitions) + 1
+
+    async def init(self, request: InitProducerId) -> ProducerIdentity:
+        if request.transactional_id is not None:
+            # Clients take this code for the cluster's final word and stop, instead of asking again and again.
+            return ProducerIdentity(int(ErrorCode.transactional_id_authorization_failed), -1, -1)
+        async with self._turn:
+            now_ms = self._clock.wall_ms()
+            producer: Producer | None = None
+            if request.producer_id >= 0:
+                producer = (await self.load([request.producer_id]))[request.producer_id]
+                if producer.epoch > request.producer_epoch >= 0:
+                    return ProducerIdentity(_INVALID_EPOCH, -1, -1)
+            epoch = max(producer.epoch, request.producer_epoch) + 1 if producer is not None else 0
+            if producer is None or producer.epoch < 0 or epoch > PRODUCER_EPOCH_MAX:
+                await self._ids.reserve(1)
+                producer, epoch = Producer(self._ids.take()), 0
+            row = (producer.producer_id, epoch, 0, now_ms)
+            await self._metadata.transact(lambda tx: write_producers(tx, [row], []))
+            producer.epoch, producer.adopted, producer.active_ms = epoch, False, now_ms
+            self._cache[producer.producer_id] = producer
+            return ProducerIdentity(0, producer.producer_id, epoch)
+
+    async def expire_once(self) -> int:
+        """Forget producers that were not active for the expiration time. Returns how many."""
+        count = 0
+        while True:
+            async with self._turn:
+                deadline_ms = self._clock.wall_ms() - self._expiration_ms
+                rows = await self._metadata.read(
+                    lambda tx, limit_ms=deadline_ms: tx.query(  # type: ignore[misc]  # bound now, not at the call
+                        "SELECT producer_id FROM producers WHERE active_ms <= ? ORDER BY active_ms LIMIT ?",
+                        (limit_ms, _EXPIRED_PER_TRANSACTION),
+                    )
+                )
+                expired = [row[0] for row in rows]
+                if expired:
+                    await self._metadata.transact(lambda tx, ids=expired: _delete_producers(tx, ids))  # type: ignore[misc]
+                    for producer_id in expired:
+                        self._cache.pop(producer_id, None)
+            count += len(expired)
+            if len(expired) < _EXPIRED_PER_TRANSACTION:
+                return count
+
+    def forget_partitions(self, partition_ids: Iterable[int]) -> None:
+        """Partitions are gone for good."""
+        gone = frozenset(partition_ids)
+        for producer in self._cache.values():
+            for partition_id in [known for known in producer.partitions if known in gone]:
+                del producer.partitions[partition_id]
+
+
+def _read_producers(tx: Transaction, producer_ids: list[int]) -> dict[int, Producer]:
+    found: dict[int, Producer] = {}
+    for producer_id in producer_ids:
+        producer = found[producer_id] = Producer(producer_id)
+        rows = tx.query(
+            "SELECT producer_epoch, adopted, active_ms FROM producers WHERE producer_id = ?", (producer_id,)
+        )
+        if not rows:
+            continue
+        producer.epoch, producer.adopted, producer.active_ms = rows[0][0], bool(rows[0][1]), rows[0][2]
+        for partition_id, epoch, batches in tx.query(
+            "SELECT partition_id, producer_epoch, batches FROM producer_partitions WHERE producer_id = ?",
+            (producer_id,),
+        ):
+            producer.partitions[partition_id] = ProducerPartition(partition_id, epoch, _decode(batches))
+    return found
+
+
+def _delete_producers(tx: Transaction, producer_ids: list[int]) -> None:
+    rows = [(producer_id,) for producer_id in producer_ids]
+    tx.executemany("DELETE FROM producer_partitions WHERE producer_id = ?", rows)
+    tx.executemany("DELETE FROM producers WHERE producer_id = ?", rows)

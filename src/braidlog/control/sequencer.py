@@ -1,0 +1,388 @@
+"""The sequencer: gives every batch of an uploaded object its offsets, once and durably.
+
+Objects that arrive while a transaction is in flight are gathered into the next one. Each group is planned against
+memory, written in one transaction, and only then becomes visible.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+
+import msgspec
+from kio.schema.errors import ErrorCode
+
+from braidlog.control.catalog import Catalog
+from braidlog.control.counters import NumberBlocks
+from braidlog.control.epochs import WriteEpochs
+from braidlog.control.feed import Feed
+from braidlog.control.interface import (
+    BatchVerdict,
+    CommitObject,
+    ExtentVerdict,
+    IndexedExtent,
+    ObjectSequenced,
+    ObjectVerdict,
+    StoredObject,
+)
+from braidlog.control.metadata import MetadataConflict, MetadataStore, Row, Transaction
+from braidlog.control.partitions import PartitionState
+from braidlog.control.producers import Producer, ProducerPlan, Producers, write_producers
+from braidlog.objects.format import CorruptObject, decode_footer_bytes, extents_length
+from braidlog.objects.keys import parse_data_key
+from braidlog.objects.layout import KAFKA_BATCHES, ExtentEntry, Footer
+from braidlog.runtime.clock import Clock
+from braidlog.runtime.errors import ControlUnavailable
+
+EXTENTS_PER_GROUP_MAX = 5_000
+OBJECTS_WAITING_MAX = 10_000
+VERDICTS_REMEMBERED = 4_096
+"""In memory, for retries that follow at once. Later ones are found in the metadata."""
+
+_OBJECT_NUMBER_BLOCK = 10_000
+_TRANSACTIONAL_OR_CONTROL = 0x10 | 0x20
+
+_STALE = int(ErrorCode.not_leader_or_follower)
+_UNKNOWN_PARTITION = int(ErrorCode.unknown_topic_or_partition)
+_UNKNOWN_TOPIC = int(ErrorCode.unknown_topic_id)
+_INVALID_TXN_STATE = int(ErrorCode.invalid_txn_state)
+_INVALID_RECORD = int(ErrorCode.invalid_record)
+
+_encode_verdict = msgspec.msgpack.Encoder().encode
+_decode_verdict = msgspec.msgpack.Decoder(ObjectVerdict).decode
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """An object that waits for its verdict."""
+
+    request: CommitObject
+    footer: Footer
+    done: asyncio.Future[ObjectVerdict]
+
+
+class _GroupPlan:
+    """What one group of objects would change. Touches only the `planned` side of the state."""
+
+    def __init__(self, catalog: Catalog, producers: dict[int, Producer], changes: ProducerPlan, now_ms: int) -> None:
+        self._topics = catalog.topics
+        self._producers = producers
+        self._changes = changes
+        self._now_ms = now_ms
+        self._partitions: dict[int, PartitionState] = {}
+        self._extent_rows: list[Row] = []
+        self._object_rows: list[Row] = []
+        self.verdicts: list[tuple[_Waiting, ObjectVerdict]] = []
+        self.events: list[ObjectSequenced] = []
+
+    def add(self, waiting: _Waiting, number: int) -> None:
+        rows = self._extent_rows
+        first_row = len(rows)
+        verdict = ObjectVerdict(0, [self._plan_extent(extent, number) for extent in waiting.footer.extents])
+        request = waiting.request
+        live_count = len(rows) - first_row
+        self._object_rows.append(
+            (
+                number,
+                waiting.footer.nonce,
+                request.key,
+                request.size,
+                waiting.footer.write_epoch,
+                self._now_ms,
+                live_count,
+                None if live_count else self._now_ms,
+                _encode_verdict(verdict),
+            )
+        )
+        self.verdicts.append((waiting, verdict))
+        if live_count:
+            stored = StoredObject(number, request.key, request.size)
+            self.events.append(ObjectSequenced(stored, [IndexedExtent(*row) for row in rows[first_row:]]))
+
+    def _plan_extent(self, extent: ExtentEntry, number: int) -> ExtentVerdict:
+        topic = self._topics.get(extent.topic_id)
+        if topic is None:
+            return _refuse(extent, _UNKNOWN_TOPIC)
+        if extent.partition >= len(topic.partitions):
+            return _refuse(extent, _UNKNOWN_PARTITION)
+        if extent.payload != KAFKA_BATCHES:
+            return _refuse(extent, _INVALID_RECORD)
+        state = topic.partitions[extent.partition]
+        partition_id = state.partition_id
+        verdicts: list[BatchVerdict] = []
+        offset = run_offset = state.planned_next_offset
+        position = run_position = extent.position
+        run_timestamp_ms = -1
+        accepted_bytes = 0
+        for batch in extent.batches:
+            producer_id = batch.producer_id
+            if batch.attributes & _TRANSACTIONAL_OR_CONTROL:
+                code = _INVALID_TXN_STATE
+            elif producer_id < 0:
+                code = 0
+            elif batch.base_sequence < 0 or batch.producer_epoch < 0:
+                code = _INVALID_RECORD
+            else:
+                producer = self._producers[producer_id]
+                known = producer.partitions.get(partition_id) or producer.partition(partition_id)
+                code = known.judge(
+                    batch.producer_epoch, batch.base_sequence, batch.offset_count, offset, producer.adopted
+                )
+                if code == 0 and not known.touched:
+                    self._changes.touch(producer, known)
+            if code == 0:
+                verdicts.append(BatchVerdict(0, offset))
+                offset += batch.offset_count
+                position += batch.length
+                if batch.timestamp_ms_max > run_timestamp_ms:  # noqa: PLR1730 - a call per batch would be felt
+                    run_timestamp_ms = batch.timestamp_ms_max
+                continue
+            verdicts.append(BatchVerdict(code, -1) if code > 0 else BatchVerdict(0, -1 - code, True))
+            if position > run_position:
+                self._extent_rows.append(
+                    (
+                        partition_id,
+                        run_offset,
+                        offset,
+                        number,
+                        run_position,
+                        position - run_position,
+                        min(extent.timestamp_ms_min, run_timestamp_ms),
+                        run_timestamp_ms,
+                    )
+                )
+                accepted_bytes += position - run_position
+            position += batch.length
+            run_position, run_offset, run_timestamp_ms = position, offset, -1
+        if position > run_position:
+            whole = run_position == extent.position
+            self._extent_rows.append(
+                (
+                    partition_id,
+                    run_offset,
+                    offset,
+                    number,
+                    run_position,
+                    position - run_position,
+                    extent.timestamp_ms_min if whole else min(extent.timestamp_ms_min, run_timestamp_ms),
+                    extent.timestamp_ms_max if whole else run_timestamp_ms,
+                )
+            )
+            accepted_bytes += position - run_position
+        if accepted_bytes:
+            state.planned_next_offset = offset
+            state.planned_size_bytes += accepted_bytes
+            self._partitions[partition_id] = state
+        return ExtentVerdict(state.log_start_offset, verdicts)
+
+    def prepare(self) -> None:
+        """Turn the plan into rows, so that the writing thread need not touch what the event loop uses."""
+        self._partition_rows: list[Row] = [
+            (state.planned_next_offset, state.planned_size_bytes, state.partition_id)
+            for state in self._partitions.values()
+        ]
+        self._producer_rows, self._producer_partition_rows = self._changes.rows()
+
+    def write(self, tx: Transaction) -> dict[bytes, bytes | None]:
+        """Write everything, or nothing and return the verdicts of objects that were sequenced before, by nonce."""
+        repeated: dict[bytes, bytes | None] = {}
+        for row in self._object_rows:
+            repeated.update(tx.query("SELECT nonce, verdict FROM objects WHERE nonce = ?", (row[1],)))
+        if repeated:
+            return repeated
+        tx.executemany(
+            "INSERT INTO objects (number, nonce, object_key, size_bytes, write_epoch, committed_ms, live_count,"
+            " unreferenced_ms, verdict) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            self._object_rows,
+        )
+        tx.executemany(
+            "INSERT INTO extents (partition_id, base_offset, end_offset, object_number, position, length,"
+            " timestamp_ms_min, timestamp_ms_max) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            self._extent_rows,
+        )
+        tx.executemany(
+            "UPDATE partitions SET next_offset = ?, size_bytes = ? WHERE partition_id = ?", self._partition_rows
+        )
+        write_producers(tx, self._producer_rows, self._producer_partition_rows)
+        return repeated
+
+    def apply(self) -> None:
+        for state in self._partitions.values():
+            state.apply_plan()
+        self._changes.apply()
+
+    def discard(self) -> None:
+        for state in self._partitions.values():
+            state.discard_plan()
+        self._changes.discard()
+
+
+def _refuse(extent: ExtentEntry, code: int) -> ExtentVerdict:
+    return ExtentVerdict(-1, [BatchVerdict(code, -1)] * len(extent.batches))
+
+
+class Sequencer:
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        turn: asyncio.Lock,
+        catalog: Catalog,
+        producers: Producers,
+        epochs: WriteEpochs,
+        feed: Feed,
+        clock: Clock,
+    ) -> None:
+        self._metadata = metadata
+        self._turn = turn
+        self._catalog = catalog
+        self._producers = producers
+        self._epochs = epochs
+        self._feed = feed
+        self._clock = clock
+        self._numbers = NumberBlocks(metadata, "object_number", _OBJECT_NUMBER_BLOCK)
+        self._queue: deque[_Waiting] = deque()
+        self._waiting: dict[bytes, _Waiting] = {}
+        """By nonce, queued or in flight: a second commit of the same object waits for the same verdict."""
+        self._recent: OrderedDict[bytes, ObjectVerdict] = OrderedDict()
+        self._worker: asyncio.Task[None] | None = None
+
+    async def commit(self, request: CommitObject) -> ObjectVerdict:
+        footer = decode_footer_bytes(request.footer)
+        if parse_data_key(request.key).write_epoch != footer.write_epoch:
+            raise CorruptObject(f"{request.key} names another write epoch than its footer, {footer.write_epoch}")
+        if extents_length(footer) > request.size:
+            raise CorruptObject(f"the extents of {request.key} do not fit into its {request.size} bytes")
+        nonce = footer.nonce
+        if (recent := self._recent.get(nonce)) is not None:
+            return recent
+        waiting = self._waiting.get(nonce)
+        if waiting is None:
+            if len(self._queue) >= OBJECTS_WAITING_MAX:
+                raise ControlUnavailable(
+                    f"{len(self._queue)} objects wait for the sequencer", help="The metadata store is too slow."
+                )
+            done: asyncio.Future[ObjectVerdict] = asyncio.get_running_loop().create_future()
+            # An error is no surprise where every caller has gone away meanwhile.
+            done.add_done_callback(lambda future: future.cancelled() or future.exception())
+            waiting = self._waiting[nonce] = _Waiting(request, footer, done)
+            self._queue.append(waiting)
+            if self._worker is None:
+                self._worker = asyncio.create_task(self._work(), name="sequencer")
+        return await asyncio.shield(waiting.done)
+
+    async def close(self) -> None:
+        """Wait for what is in flight."""
+        while self._worker is not None:
+            await asyncio.wait([self._worker])
+
+    async def _work(self) -> None:
+        try:
+            while self._queue:
+                async with self._turn:
+                    await self._commit_group(self._take_group())
+        finally:
+            self._worker = None
+
+    def _take_group(self) -> list[_Waiting]:
+        group: list[_Waiting] = []
+        extent_count = 0
+        while self._queue:
+            extent_count += len(self._queue[0].footer.extents)
+            if group and extent_count > EXTENTS_PER_GROUP_MAX:
+                break
+            group.append(self._queue.popleft())
+        return group
+
+    async def _commit_group(self, group: list[_Waiting]) -> None:
+        try:
+            while group:
+                group = await self._try_group(group)
+        except MetadataConflict as error:
+            # One object of the group is at fault, for example by a key that another one has. The others go on.
+            if len(group) > 1:
+                for waiting in group:
+                    await self._commit_group([waiting])
+            else:
+                self._fail(group, error)
+        except Exception as error:  # noqa: BLE001 - whatever went wrong is the answer to every caller of the group
+            self._fail(group, error)
+
+    def _fail(self, group: list[_Waiting], error: Exception) -> None:
+        for waiting in group:
+            self._waiting.pop(waiting.footer.nonce, None)
+            if not waiting.done.done():
+                waiting.done.set_exception(error)
+
+    async def _try_group(self, group: list[_Waiting]) -> list[_Waiting]:
+        """Sequence the group; returns what is left to do, where some of it turned out to be there already."""
+        await self._numbers.reserve(len(group))
+        producers = await self._producers.load(
+            batch.producer_id
+            for waiting in group
+            for extent in waiting.footer.extents
+            for batch in extent.batches
+            if batch.producer_id >= 0
+        )
+        plan = _GroupPlan(self._catalog, producers, self._producers.start_plan(), self._clock.wall_ms())
+        stale: list[_Waiting] = []
+        floor = self._epochs.floor
+        try:
+            for waiting in group:
+                if waiting.footer.write_epoch < floor:
+                    stale.append(waiting)
+                else:
+                    plan.add(waiting, self._numbers.take())
+            plan.prepare()
+            repeated = await self._metadata.transact(plan.write) if plan.verdicts else {}
+        except BaseException:
+            plan.discard()
+            raise
+        if repeated:
+            plan.discard()
+        else:
+            plan.apply()
+            self._feed.publish(plan.events)
+            for waiting, verdict in plan.verdicts:
+                self._finish(waiting, verdict)
+        if stale:
+            await self._refuse_stale(stale, floor)
+        if not repeated:
+            return []
+        rest: list[_Waiting] = []
+        for waiting, _ in plan.verdicts:
+            if waiting.footer.nonce in repeated:
+                self._finish_known(waiting, repeated[waiting.footer.nonce], floor)
+            else:
+                rest.append(waiting)
+        return rest
+
+    async def _refuse_stale(self, stale: list[_Waiting], floor: int) -> None:
+        """Below the floor only objects that were sequenced before get an answer other than no."""
+
+        def look_up(tx: Transaction) -> dict[bytes, bytes | None]:
+            found: dict[bytes, bytes | None] = {}
+            for waiting in stale:
+                found.update(tx.query("SELECT nonce, verdict FROM objects WHERE nonce = ?", (waiting.footer.nonce,)))
+            return found
+
+        known = await self._metadata.read(look_up)
+        for waiting in stale:
+            self._finish_known(waiting, known.get(waiting.footer.nonce), floor)
+
+    def _finish_known(self, waiting: _Waiting, verdict: bytes | None, floor: int) -> None:
+        if verdict is not None:
+            self._finish(waiting, _decode_verdict(verdict))
+            return
+        epoch = waiting.footer.write_epoch
+        message = f"write epoch {epoch} of {waiting.request.key} is below the floor {floor}: it may be swept"
+        self._finish(waiting, ObjectVerdict(_STALE, [], message))
+
+    def _finish(self, waiting: _Waiting, verdict: ObjectVerdict) -> None:
+        nonce = waiting.footer.nonce
+        self._waiting.pop(nonce, None)
+        if verdict.error_code == 0:
+            self._recent[nonce] = verdict
+            if len(self._recent) > VERDICTS_REMEMBERED:
+                self._recent.popitem(last=False)
+        if not waiting.done.done():
+            waiting.done.set_result(verdict)

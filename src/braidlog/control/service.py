@@ -1,0 +1,360 @@
+"""The control plane itself: all its parts behind the one interface, in this process."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import structlog
+
+from braidlog.control.agents import AgentRegistry
+from braidlog.control.catalog import Catalog
+from braidlog.control.epochs import WriteEpochs
+from braidlog.control.extent_index import ExtentIndex
+from braidlog.control.feed import Feed
+from braidlog.control.groups import GroupCoordinator
+from braidlog.control.interface import (
+    AgentHeartbeat,
+    AgentLeave,
+    AlterConfigs,
+    BoundsAnswer,
+    BoundsRequest,
+    CommitObject,
+    CommitOffsets,
+    CommitOffsetsAnswer,
+    CreatePartitions,
+    CreateTopics,
+    DeletedRecords,
+    DeleteGroups,
+    DeleteOffsets,
+    DeleteOffsetsAnswer,
+    DeleteRecords,
+    DeleteTopics,
+    DescribeGroups,
+    Done,
+    FeedPage,
+    FeedRequest,
+    FetchOffsets,
+    FetchOffsetsAnswer,
+    FindExtents,
+    FindTimestamp,
+    FoundExtents,
+    GroupDescriptions,
+    GroupHeartbeat,
+    GroupListings,
+    GroupOutcomes,
+    HeartbeatAnswer,
+    InitProducerId,
+    JoinAnswer,
+    JoinGroup,
+    LeaveAnswer,
+    LeaveGroup,
+    ListGroups,
+    ObjectVerdict,
+    Outcome,
+    ProducerIdentity,
+    RegisterAgent,
+    Registered,
+    Snapshot,
+    SnapshotRequest,
+    SyncAnswer,
+    SyncGroup,
+    TopicOutcomes,
+)
+from braidlog.control.metadata import MetadataStore, Transaction
+from braidlog.control.producers import Producers
+from braidlog.control.retention import Retention
+from braidlog.control.sequencer import Sequencer
+from braidlog.control.settings import ControlSettings
+from braidlog.control.sweeper import Sweeper
+from braidlog.objects.store import Store
+from braidlog.runtime.clock import Clock
+from braidlog.runtime.entropy import Entropy
+from braidlog.runtime.errors import BraidError, ControlUnavailable, DeadlineExceeded, Fenced
+
+T = TypeVar("T")
+
+_log = structlog.get_logger(__name__)
+
+CHANGES_IN_FLIGHT_MAX = 10_000
+
+
+class ControlService:
+    """Implements `ControlPlane`. `start` takes over the metadata store: any earlier holder is fenced off."""
+
+    def __init__(
+        self, metadata: MetadataStore, store: Store, clock: Clock, entropy: Entropy, settings: ControlSettings
+    ) -> None:
+        self._metadata = metadata
+        self._store = store
+        self._clock = clock
+        self._entropy = entropy
+        self.settings = settings
+        self.cluster_id = ""
+        self._turn = asyncio.Lock()
+        """Whoever changes the state holds it from planning until the change is durable and visible."""
+        self._changes: set[asyncio.Task[Any]] = set()
+        self._loops: list[asyncio.Task[None]] = []
+        self._running = False
+        self.fenced = asyncio.Event()
+        """Set when another control plane has taken over: this one must be closed."""
+
+    async def start(self) -> None:
+        metadata, turn, clock, settings = self._metadata, self._turn, self._clock, self.settings
+        epoch = await metadata.acquire_fencing_epoch()
+        self.cluster_id = await self._load_cluster_id()
+        self.feed = Feed(epoch, events_max=settings.feed_events_max, ring_bytes_max=settings.feed_bytes_max)
+        self.catalog = Catalog(metadata, turn, self.feed, clock, self._entropy.fork("catalog"))
+        self.epochs = WriteEpochs(metadata, turn)
+        self.producers = Producers(
+            metadata,
+            turn,
+            clock,
+            expiration_ms=int(settings.producer_expiration_s * 1000),
+            states_max=settings.producer_states_max,
+        )
+        self.index = ExtentIndex(metadata, turn, self.catalog, self.feed, clock)
+        self.sequencer = Sequencer(
+            metadata=metadata,
+            turn=turn,
+            catalog=self.catalog,
+            producers=self.producers,
+            epochs=self.epochs,
+            feed=self.feed,
+            clock=clock,
+        )
+        self.agents = AgentRegistry(
+            metadata,
+            turn,
+            self.feed,
+            clock,
+            heartbeat_interval_s=settings.heartbeat_interval_s,
+            session_timeout_s=settings.session_timeout_s,
+        )
+        self.retention = Retention(
+            metadata=metadata,
+            turn=turn,
+            catalog=self.catalog,
+            index=self.index,
+            producers=self.producers,
+            clock=clock,
+        )
+        self.sweeper = Sweeper(
+            metadata=metadata,
+            turn=turn,
+            epochs=self.epochs,
+            store=self._store,
+            clock=clock,
+            grace_epochs=settings.grace_epochs,
+            unreferenced_grace_ms=int(settings.unreferenced_grace_s * 1000),
+            full_sweep_interval_ms=int(settings.full_sweep_interval_s * 1000),
+        )
+        self.groups = GroupCoordinator(
+            metadata, clock, self._entropy.fork("groups"), settings.groups, self._partition_exists
+        )
+        await self.catalog.load()
+        await self.epochs.load()
+        await self.agents.load()
+        await self.groups.start()
+        self._running = True
+        self._start_loops()
+
+    async def close(self) -> None:
+        """Finish what is in flight, then let go of the metadata store."""
+        self._running = False
+        for loop in self._loops:
+            loop.cancel()
+        if self._loops:
+            await asyncio.wait(self._loops)
+            self._loops.clear()
+        if self._changes:
+            await asyncio.wait(self._changes)
+        if self.cluster_id:
+            await self.sequencer.close()
+            await self.groups.close()
+        await self._metadata.close()
+
+    async def _load_cluster_id(self) -> str:
+        proposed = str(self._entropy.uuid())
+
+        def load(tx: Transaction) -> str:
+            rows = tx.query("SELECT value FROM facts WHERE name = 'cluster_id'")
+            if rows:
+                return str(rows[0][0])
+            tx.execute("INSERT INTO facts (name, value) VALUES ('cluster_id', ?)", (proposed,))
+            return proposed
+
+        return await self._metadata.transact(load)
+
+    def _partition_exists(self, topic_id: bytes, index: int) -> bool:
+        return self.catalog.partition(topic_id, index) is not None
+
+    # ── what runs on its own ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _start_loops(self) -> None:
+        settings = self.settings
+        steps: list[tuple[str, float, Callable[[], Awaitable[object]]]] = [
+            ("write epochs", settings.epoch_interval_s, self.epochs.advance),
+            ("agent sessions", settings.heartbeat_interval_s, self.agents.expire_once),
+            ("retention", settings.retention_interval_s, self.retention.run_once),
+            ("sweeper", settings.sweep_interval_s, self.sweeper.run_once),
+            ("producer expiry", settings.producer_expiration_s / 24, self.producers.expire_once),
+        ]
+        self._loops = [
+            asyncio.create_task(self._repeat(name, interval_s, step), name=name) for name, interval_s, step in steps
+        ]
+
+    async def _repeat(self, name: str, interval_s: float, step: Callable[[], Awaitable[object]]) -> None:
+        entropy = self._entropy.fork(name)
+        while True:
+            # Jitter, so that the steps of many clusters, or of one, do not fall on the same moment.
+            await self._clock.sleep(interval_s * entropy.uniform(0.9, 1.1))
+            try:
+                await self._change(step())
+            except Fenced:
+                return
+            except BraidError as error:
+                _log.warning(
+                    "background step failed, will be tried again", step=name, error=str(error), help=error.help
+                )
+
+    # ── how calls run ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _change(self, work: Awaitable[T]) -> T:
+        """Run to the end even where the caller gives up: a change half seen would leave memory and metadata apart."""
+        task: asyncio.Task[T] = asyncio.ensure_future(work)
+        self._changes.add(task)
+        task.add_done_callback(self._changed)
+        return await asyncio.shield(task)
+
+    def _changed(self, task: asyncio.Task[Any]) -> None:
+        self._changes.discard(task)
+        if not task.cancelled() and isinstance(task.exception(), Fenced):
+            self.fenced.set()
+
+    async def _within(self, timeout_s: float | None, work: Coroutine[Any, Any, T], *, change: bool = False) -> T:
+        if not self._running or (change and len(self._changes) >= CHANGES_IN_FLIGHT_MAX):
+            work.close()
+            raise ControlUnavailable("the control plane is not running, or has too much to do")
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await (self._change(work) if change else work)
+        except TimeoutError:
+            raise DeadlineExceeded(f"no answer within {timeout_s} s") from None
+        except Fenced:
+            self.fenced.set()
+            raise
+
+    # ── the change feed ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def snapshot(self, request: SnapshotRequest, *, timeout_s: float | None = None) -> Snapshot:
+        return await self._within(timeout_s, self._snapshot())
+
+    async def _snapshot(self) -> Snapshot:
+        # Proves that nobody has taken over; what follows is one moment, because nothing is awaited.
+        await self.index.current_bounds(BoundsRequest([]))
+        return Snapshot(
+            position=self.feed.position,
+            cluster_id=self.cluster_id,
+            topics=[topic.info for topic in self.catalog.topics.values()],
+            bounds=[state.bounds for state in self.catalog.partitions.values()],
+            agents=self.agents.agents,
+            cluster_configs=dict(self.catalog.cluster_configs),
+        )
+
+    async def read_feed(self, request: FeedRequest, *, timeout_s: float | None = None) -> FeedPage:
+        return await self._within(timeout_s, self.feed.read(request))
+
+    # ── agents ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def register_agent(self, request: RegisterAgent, *, timeout_s: float | None = None) -> Registered:
+        info = await self._within(timeout_s, self.agents.register(request), change=True)
+        return Registered(
+            node_id=info.node_id,
+            cluster_id=self.cluster_id,
+            write_epoch=self.epochs.current,
+            fencing_epoch=self._metadata.fencing_epoch,
+            heartbeat_interval_ms=int(self.agents.heartbeat_interval_s * 1000),
+        )
+
+    async def heartbeat_agent(self, request: AgentHeartbeat, *, timeout_s: float | None = None) -> HeartbeatAnswer:
+        if not self._running:
+            raise ControlUnavailable("the control plane is not running")
+        known = self.agents.heartbeat(request)
+        return HeartbeatAnswer(known, self.epochs.current, self._metadata.fencing_epoch)
+
+    async def leave_agent(self, request: AgentLeave, *, timeout_s: float | None = None) -> Done:
+        await self._within(timeout_s, self.agents.leave(request), change=True)
+        return Done()
+
+    # ── catalog ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def create_topics(self, request: CreateTopics, *, timeout_s: float | None = None) -> TopicOutcomes:
+        return await self._within(timeout_s, self.catalog.create_topics(request), change=True)
+
+    async def delete_topics(self, request: DeleteTopics, *, timeout_s: float | None = None) -> TopicOutcomes:
+        return await self._within(timeout_s, self._delete_topics(request), change=True)
+
+    async def _delete_topics(self, request: DeleteTopics) -> TopicOutcomes:
+        answer = await self.catalog.delete_topics(request)
+        for outcome in answer.outcomes:
+            if outcome.topic is not None:
+                self.groups.topic_removed(outcome.topic.topic_id)
+        return answer
+
+    async def create_partitions(self, request: CreatePartitions, *, timeout_s: float | None = None) -> TopicOutcomes:
+        return await self._within(timeout_s, self.catalog.create_partitions(request), change=True)
+
+    async def alter_configs(self, request: AlterConfigs, *, timeout_s: float | None = None) -> Outcome:
+        return await self._within(timeout_s, self.catalog.alter_configs(request), change=True)
+
+    # ── sequencer and index ───────────────────────────────────────────────────────────────────────────────────────
+
+    async def commit_object(self, request: CommitObject, *, timeout_s: float | None = None) -> ObjectVerdict:
+        return await self._within(timeout_s, self.sequencer.commit(request))
+
+    async def find_extents(self, request: FindExtents, *, timeout_s: float | None = None) -> FoundExtents:
+        return await self._within(timeout_s, self.index.find_extents(request))
+
+    async def find_timestamp(self, request: FindTimestamp, *, timeout_s: float | None = None) -> FoundExtents:
+        return await self._within(timeout_s, self.index.find_timestamp(request))
+
+    async def current_bounds(self, request: BoundsRequest, *, timeout_s: float | None = None) -> BoundsAnswer:
+        return await self._within(timeout_s, self.index.current_bounds(request))
+
+    async def delete_records(self, request: DeleteRecords, *, timeout_s: float | None = None) -> DeletedRecords:
+        return await self._within(timeout_s, self.index.delete_records(request), change=True)
+
+    async def init_producer_id(self, request: InitProducerId, *, timeout_s: float | None = None) -> ProducerIdentity:
+        return await self._within(timeout_s, self.producers.init(request), change=True)
+
+    # ── consumer groups ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def join_group(self, request: JoinGroup, *, timeout_s: float | None = None) -> JoinAnswer:
+        return await self._within(timeout_s, self.groups.join_group(request))
+
+    async def sync_group(self, request: SyncGroup, *, timeout_s: float | None = None) -> SyncAnswer:
+        return await self._within(timeout_s, self.groups.sync_group(request))
+
+    async def heartbeat_group(self, request: GroupHeartbeat, *, timeout_s: float | None = None) -> Outcome:
+        return await self._within(timeout_s, self.groups.heartbeat_group(request))
+
+    async def leave_group(self, request: LeaveGroup, *, timeout_s: float | None = None) -> LeaveAnswer:
+        return await self._within(timeout_s, self.groups.leave_group(request), change=True)
+
+    async def commit_offsets(self, request: CommitOffsets, *, timeout_s: float | None = None) -> CommitOffsetsAnswer:
+        return await self._within(timeout_s, self.groups.commit_offsets(request), change=True)
+
+    async def fetch_offsets(self, request: FetchOffsets, *, timeout_s: float | None = None) -> FetchOffsetsAnswer:
+        return await self._within(timeout_s, self.groups.fetch_offsets(request))
+
+    async def delete_offsets(self, request: DeleteOffsets, *, timeout_s: float | None = None) -> DeleteOffsetsAnswer:
+        return await self._within(timeout_s, self.groups.delete_offsets(request), change=True)
+
+    async def list_groups(self, request: ListGroups, *, timeout_s: float | None = None) -> GroupListings:
+        return await self._within(timeout_s, self.groups.list_groups(request))
+
+    async def describe_groups(self, request: DescribeGroups, *, timeout_s: float | None = None) -> GroupDescriptions:
+        return await self._within(timeout_s, self.groups.describe_groups(request))
+
+    async def delete_groups(self, request: DeleteGroups, *, timeout_s: float | None = None) -> GroupOutcomes:
+        return await self._within(timeout_s, self.groups.delete_groups(request), change=True)

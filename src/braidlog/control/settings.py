@@ -1,0 +1,39 @@
+"""What an operator may choose about the control plane."""
+
+from dataclasses import dataclass, field
+
+from braidlog.control.group_settings import GroupSettings
+from braidlog.runtime.errors import InvalidSetting
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSettings:
+    heartbeat_interval_s: float = 2.0
+    """How often agents are asked to be heard of."""
+    session_timeout_s: float = 10.0
+    """An agent that was not heard of for so long is taken for gone."""
+    epoch_interval_s: float = 60.0
+    """How often the write epoch advances."""
+    grace_epochs: int = 60
+    """How many epochs an upload may take before its commit is refused and its object swept."""
+    sweep_interval_s: float = 60.0
+    full_sweep_interval_s: float = 24 * 3600.0
+    """How often the whole bucket is listed, for objects that appeared after their epoch was swept."""
+    unreferenced_grace_s: float = 600.0
+    """How long an object whose last extent was dropped stays, for reads that are under way."""
+    retention_interval_s: float = 60.0
+    producer_expiration_s: float = 24 * 3600.0
+    producer_states_max: int = 1_000_000
+    """Producer states (one per producer and partition) kept in memory."""
+    feed_events_max: int = 100_000
+    feed_bytes_max: int = 64 * 1024 * 1024
+    groups: GroupSettings = field(default_factory=GroupSettings)
+
+    def __post_init__(self) -> None:
+        if self.session_timeout_s <= self.heartbeat_interval_s:
+            raise InvalidSetting(
+                f"a session of {self.session_timeout_s} s ends before a heartbeat, every {self.heartbeat_interval_s} s",
+                help="Make the session timeout at least three times the heartbeat interval.",
+            )
+        if self.grace_epochs < 1:
+            raise InvalidSetting("no upload could ever finish in time", help="grace_epochs is 1 or more")
