@@ -19,7 +19,8 @@ KEY_BYTES_MAX = 900
 NUMBER_MAX = 9_999_999_999
 PREFIX_COUNT = 16
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
+"""Control characters, and the backslash, which some servers take for a slash."""
 _INCARNATION = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DATA = re.compile(r"data/([0-9a-f])/([0-9]{10})/([A-Za-z0-9_-]{1,64})-([0-9]{10})")
 _JOURNAL = re.compile(r"journal/([A-Za-z0-9_-]{1,64})/([0-9]{10})/([0-9]{10})")
@@ -51,8 +52,8 @@ def check_key(key: str) -> str:
         raise InvalidKey(f"key {key!r} has an empty segment", help="Segments are separated by single slashes: a/b/c.")
     if "." in key and any(segment in (".", "..") for segment in key.split("/")):
         raise InvalidKey(f"key {key!r} leaves its folder", help="Segments . and .. are not allowed.")
-    if _CONTROL.search(key):
-        raise InvalidKey(f"key {key!r} has control characters")
+    if _FORBIDDEN.search(key):
+        raise InvalidKey(f"key {key!r} has a backslash or control characters")
     try:
         size = len(key) if key.isascii() else len(key.encode())
     except UnicodeEncodeError:

@@ -1,6 +1,7 @@
 """From a URL to a store."""
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from braidlog.runtime.errors import InvalidSetting
 
 _SCHEMES_HELP = "Use memory://, file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix."
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_USER = re.compile(r"//[^/@]*@")
 _NO_RETRIES: Any = {"max_retries": 0}
 
 _shared_buckets: dict[str, MemoryBucket] = {}
@@ -95,7 +97,7 @@ def redacted(url: str) -> str:
     parts = _split(url)
     known = _OPTIONS.get(parts.scheme, {})
     shown = [
-        (name, value)
+        (name, _USER.sub("//", value))
         for name, value in parse_qsl(parts.query, keep_blank_values=True)
         if name in known and not known[name].secret
     ]
@@ -141,12 +143,15 @@ def _open_remote(url: str, parts: SplitResult, config: Any, client_options: Any)
 
     prefix = unquote(parts.path).strip("/") or None
     express = parts.netloc.endswith("--x-s3") or bool(config.get("s3_express"))
+    if parts.scheme == "s3":
+        _check_http(url, config, client_options)
     try:
         store: Any
         if parts.scheme == "s3":
-            _check_http(url, config, client_options)
             if express:
                 config["s3_express"] = True
+            if "endpoint" in config:
+                config["aws_endpoint_url_s3"] = config["endpoint"]  # or else AWS_ENDPOINT_URL_S3 would win over the URL
             store = S3Store(
                 parts.netloc, prefix=prefix, config=config, client_options=client_options, retry_config=_NO_RETRIES
             )
@@ -162,21 +167,35 @@ def _open_remote(url: str, parts: SplitResult, config: Any, client_options: Any)
         # Its text may quote what it was given, secrets included: name only the kind of error.
         message = f"{redacted(url)} cannot be opened ({type(error).__name__})"
         raise InvalidSetting(message, help="Check bucket, account, region, endpoint and credentials.") from None
+    shown = redacted(url)
+    if parts.scheme == "s3" and "endpoint" not in config and _endpoint(config):
+        shown += (
+            f"{'&' if '?' in shown else '?'}endpoint={_endpoint(config)}"  # where it really is decides on its price
+        )
     # Directory buckets (S3 Express) list in no order.
-    return RemoteStore(store, url=redacted(url), lists_in_order=not express)
+    return RemoteStore(store, url=shown, lists_in_order=not express)
+
+
+def _endpoint(config: dict[str, Any]) -> str:
+    environment = os.environ
+    chosen = config.get("endpoint") or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+    return str(chosen or environment.get("AWS_ENDPOINT") or "")
 
 
 def _check_http(url: str, config: dict[str, Any], client_options: dict[str, Any]) -> None:
     """obstore would refuse plain HTTP too, but at the first request."""
-    endpoint = config.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT") or ""
+    endpoint = _endpoint(config)
     allowed = client_options.get("allow_http", _TRUTH.get(os.environ.get("AWS_ALLOW_HTTP", "").lower(), False))
-    if endpoint.startswith("http://") and not allowed:
-        raise InvalidSetting(
-            f"{redacted(url)}: the endpoint {endpoint} is not encrypted",
-            help="Use https://, or allow it with ?allow_http=true or AWS_ALLOW_HTTP=true.",
-        )
+    if _USER.search(endpoint):
+        raise InvalidSetting(f"{redacted(url)}: an endpoint takes no user name or password")
     if endpoint and "://" not in endpoint:
         raise InvalidSetting(f"endpoint {endpoint!r} is not a URL", help="For example endpoint=http://127.0.0.1:8333")
+
+    if endpoint.startswith("http://") and not allowed:
+        raise InvalidSetting(
+            f"{redacted(url)}: the endpoint is plain HTTP",
+            help="Use https://, or allow it with ?allow_http=true or AWS_ALLOW_HTTP=true.",
+        )
 
 
 def _options(url: str, parts: SplitResult) -> tuple[dict[str, Any], dict[str, Any]]:

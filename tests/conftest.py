@@ -1,0 +1,38 @@
+"""Fixtures for all rooms."""
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from tests.fakes import FakeClock
+from tests.seaweed import running_seaweed
+
+from braidlog.runtime.entropy import SeededEntropy
+
+_prefixes = count()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def entropy() -> SeededEntropy:
+    return SeededEntropy(7)
+
+
+@pytest.fixture(scope="session")
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A running S3 server: the URL of its bucket. It takes about 6 seconds to start, once for all tests that ask."""
+    folder: Path = tmp_path_factory.mktemp("seaweed")
+    with running_seaweed(folder) as url:
+        yield url
+
+
+@pytest.fixture
+def seaweed_url(seaweed: str) -> str:
+    """The URL of an empty place in a real S3 server, for one test."""
+    location, _, options = seaweed.partition("?")
+    return f"{location}/test-{next(_prefixes)}?{options}"
