@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from braidlog.runtime.errors import InvalidSetting, Remedy
 from braidlog.runtime.quantities import Address, format_bytes, parse_bytes, parse_milliseconds, parse_seconds
-from braidlog.runtime.settings import AgentSettings, ControlSettings, fields, load_settings
+from braidlog.runtime.settings import AgentSettings, ControlPlaneSettings, fields, load_settings
 
 
 def write(path: Path, text: str) -> Path:
@@ -24,6 +24,16 @@ def test_defaults_are_valid_and_absolute(tmp_path: Path, monkeypatch: pytest.Mon
     assert loaded.agent.listen == Address("127.0.0.1", 9092)
     assert loaded.agent.upload_size_bytes == 4 * 1024 * 1024
     assert loaded.origins == {}
+
+
+def test_relative_urls_survive_an_awkward_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a b%20?").mkdir()
+    monkeypatch.chdir(tmp_path / "a b%20?")
+    loaded = load_settings({"store_url": "file://./x%20y", "metadata_url": "sqlite:///./m.db"})
+    assert loaded.agent.store_url == f"file://{tmp_path}/a%20b%2520%3F/x%20y"
+    assert loaded.control.metadata_url == f"sqlite://{tmp_path}/a b%20?/m.db"
+    assert load_settings({"store_url": "file:////var/x/../y"}).agent.store_url == "file:///var/y"
+    assert load_settings({"metadata_url": "sqlite://"}).control.metadata_url == "sqlite://"
 
 
 def test_flag_over_environment_over_file_over_default(tmp_path: Path) -> None:
@@ -156,7 +166,7 @@ def test_every_setting_is_documented_and_its_example_is_accepted() -> None:
     for name, field in fields().items():
         assert field.description, name
         assert field.examples, name
-        model = AgentSettings if name in AgentSettings.model_fields else ControlSettings
+        model = AgentSettings if name in AgentSettings.model_fields else ControlPlaneSettings
         model(**{name: field.examples[0]})
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import quote, unquote
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -51,7 +52,11 @@ def _absolute_url(url: str, schemes: tuple[str, ...]) -> str:
             )
         if not path.strip("/"):
             raise ValueError("names no path")
-        absolute = os.path.abspath(f"/{path.lstrip('/')}" if path.startswith("/") else path)
+        if scheme == "file":  # the working directory is not written as in a URL, where % and ? have a meaning
+            absolute = quote(os.path.abspath(unquote(path)))
+        else:
+            absolute = os.path.abspath(path)
+        absolute = f"/{absolute.lstrip('/')}"  # abspath keeps two slashes at the front
         return f"{scheme}://{absolute}{question_mark}{query}"
     if scheme != "memory" and not rest.strip("/"):
         raise ValueError("names no bucket")
@@ -142,7 +147,7 @@ class AgentSettings(CommonSettings):
         return self.advertised.host if self.advertised is not None else self.listen.host
 
 
-class ControlSettings(CommonSettings):
+class ControlPlaneSettings(CommonSettings):
     """What the control plane needs to know."""
 
     metadata_url: MetadataUrl = Field(
@@ -155,7 +160,7 @@ class ControlSettings(CommonSettings):
     """Where the control plane's own /metrics, /healthz and /readyz are served; `off` for nowhere."""
 
     num_partitions: int = Field(1, ge=1, le=PARTITIONS_PER_TOPIC_MAX, examples=["6"])
-    """Partitions of a topic whose creator does not say how many."""
+    """Partitions of a topic whose creator does not say how many, until num.partitions is set on the cluster itself."""
     group_initial_rebalance_delay_ms: Milliseconds = Field(500, ge=0, le=300_000, examples=["3s"])
     """How long an empty group waits for more members before it hands out partitions."""
     group_min_session_timeout_ms: Milliseconds = Field(1_000, ge=1, le=1_800_000, examples=["6s"])
@@ -165,7 +170,7 @@ class ControlSettings(CommonSettings):
     write_epoch_interval_s: Seconds = Field(60.0, ge=1, le=86_400, examples=["60s"])
     """How often the write epoch grows. Objects of an epoch below the floor can never be sequenced."""
     sweep_grace_s: Seconds = Field(3_600.0, ge=1, examples=["1h"])
-    """How long an object that nothing refers to is left alone before it is deleted."""
+    """How long an upload may take to be sequenced. Then it never will be, and what is left of it is deleted."""
     retention_check_interval_s: Seconds = Field(300.0, ge=1, le=86_400, examples=["5m"])
     """How often retention is applied."""
 
@@ -175,7 +180,7 @@ class Settings:
     """All settings of a deployment, as one file describes it. Each process takes the part that concerns it."""
 
     agent: AgentSettings
-    control: ControlSettings
+    control: ControlPlaneSettings
     origins: Mapping[str, str]
     """Where each value came from, for those that are not defaults."""
 
@@ -185,7 +190,7 @@ Model = TypeVar("Model", bound=CommonSettings)
 
 def fields() -> dict[str, FieldInfo]:
     """Every setting by its name."""
-    return {**AgentSettings.model_fields, **ControlSettings.model_fields}
+    return {**AgentSettings.model_fields, **ControlPlaneSettings.model_fields}
 
 
 def _canonical(name: str) -> str:
@@ -240,7 +245,7 @@ def _build(model: type[Model], values: Mapping[str, Any], origins: Mapping[str, 
         ) from None
 
 
-def _check_together(agent: AgentSettings, control: ControlSettings) -> None:
+def _check_together(agent: AgentSettings, control: ControlPlaneSettings) -> None:
     if agent.advertised is None and agent.listen.is_wildcard:
         raise InvalidSetting(
             f"listen={agent.listen} is every interface, and clients cannot connect to that",
@@ -292,6 +297,6 @@ def load_settings(
         if value is not None:
             values[name], origins[name] = value, "command line"
     agent = _build(AgentSettings, values, origins)
-    control = _build(ControlSettings, values, origins)
+    control = _build(ControlPlaneSettings, values, origins)
     _check_together(agent, control)
     return Settings(agent, control, origins)

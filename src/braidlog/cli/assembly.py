@@ -1,0 +1,191 @@
+"""Puts the parts together: settings in, a running control plane, agent or both out.
+
+The commands, the tests and the benchmarks all start Braidlog through here, so that they run the same thing.
+"""
+
+import math
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from braidlog.agent.agent import Agent
+from braidlog.control.group_settings import GroupSettings
+from braidlog.control.interface import AlterConfigs, ConfigChange, ControlPlane
+from braidlog.control.metadata import open_metadata
+from braidlog.control.remote import RemoteControl
+from braidlog.control.server import serve_control
+from braidlog.control.service import ControlService
+from braidlog.control.settings import ControlSettings
+from braidlog.objects.metered import MeteredStore, StoreMetrics
+from braidlog.objects.open import open_store
+from braidlog.objects.store import Store
+from braidlog.runtime.allocator import keep_freed_memory
+from braidlog.runtime.clock import Clock, SystemClock
+from braidlog.runtime.entropy import Entropy, SystemEntropy
+from braidlog.runtime.http import Probe, serve_http
+from braidlog.runtime.metrics import Metrics
+from braidlog.runtime.quantities import Address
+from braidlog.runtime.settings import AgentSettings, ControlPlaneSettings, Settings
+
+CLUSTER_RESOURCE = 4
+UNREFERENCED_GRACE_S = 600.0
+"""How long an object that has become empty stays, for reads that are under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """What runs, and where it can be reached."""
+
+    agent: Agent | None = None
+    control_service: ControlService | None = None
+    control: Address | None = None
+    metrics: Address | None = None
+
+    @property
+    def kafka(self) -> Address | None:
+        return Address(self.agent.settings.listen.host, self.agent.port) if self.agent is not None else None
+
+    def as_dict(self) -> Mapping[str, str]:
+        places = {"kafka": self.kafka, "control": self.control, "metrics": self.metrics}
+        return {name: str(place) for name, place in places.items() if place is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The components that a process is given from outside."""
+
+    clock: Clock
+    entropy: Entropy
+    metrics: Metrics
+
+    @classmethod
+    def of_this_machine(cls) -> "Surroundings":
+        return cls(SystemClock(), SystemEntropy(), Metrics(process=True))
+
+
+@asynccontextmanager
+async def run_embedded(settings: Settings, surroundings: Surroundings | None = None) -> AsyncIterator[Endpoints]:
+    """Control plane and agent in this process."""
+    keep_freed_memory()
+    around = surroundings or Surroundings.of_this_machine()
+    async with AsyncExitStack() as stack:
+        store = await _open_store(stack, settings.agent.store_url, around)
+        service = await _start_control(stack, settings.control, store, around)
+        agent = await _start_agent(stack, settings.agent, service, store, around)
+        ready = _all_well(_fenced(service), _serving(agent))
+        metrics = await _start_http(stack, settings.agent.metrics_listen, around, _fenced(service), ready)
+        yield Endpoints(agent=agent, control_service=service, metrics=metrics)
+
+
+@asynccontextmanager
+async def run_agent(settings: AgentSettings, surroundings: Surroundings | None = None) -> AsyncIterator[Endpoints]:
+    """An agent whose control plane is another process."""
+    keep_freed_memory()
+    around = surroundings or Surroundings.of_this_machine()
+    async with AsyncExitStack() as stack:
+        store = await _open_store(stack, settings.store_url, around)
+        control = RemoteControl(str(settings.control), clock=around.clock, entropy=around.entropy.fork("control"))
+        stack.push_async_callback(control.close)
+        agent = await _start_agent(stack, settings, control, store, around)
+        metrics = await _start_http(stack, settings.metrics_listen, around, _all_well(), _serving(agent))
+        yield Endpoints(agent=agent, metrics=metrics)
+
+
+@asynccontextmanager
+async def run_control(
+    settings: ControlPlaneSettings, surroundings: Surroundings | None = None
+) -> AsyncIterator[Endpoints]:
+    """A control plane that agents reach over the network."""
+    around = surroundings or Surroundings.of_this_machine()
+    async with AsyncExitStack() as stack:
+        store = await _open_store(stack, settings.store_url, around)
+        service = await _start_control(stack, settings, store, around)
+        server = await serve_control(service, str(settings.control_listen))
+        stack.push_async_callback(server.close)
+        fenced = _fenced(service)
+        metrics = await _start_http(stack, settings.control_metrics_listen, around, fenced, fenced)
+        yield Endpoints(
+            control_service=service, control=Address(settings.control_listen.host, server.port), metrics=metrics
+        )
+
+
+async def _open_store(stack: AsyncExitStack, url: str, around: Surroundings) -> Store:
+    meter = StoreMetrics(around.metrics.registry)
+
+    def metered(inner: Store) -> Store:
+        return MeteredStore(inner, meter, clock=around.clock)
+
+    store = open_store(url, clock=around.clock, entropy=around.entropy.fork("store"), wrap=[metered])
+    stack.push_async_callback(store.close)
+    return store
+
+
+async def _start_control(
+    stack: AsyncExitStack, settings: ControlPlaneSettings, store: Store, around: Surroundings
+) -> ControlService:
+    _make_folder(settings.metadata_url)
+    metadata = await open_metadata(settings.metadata_url)
+    service = ControlService(
+        metadata, store, around.clock, around.entropy.fork("control plane"), control_settings(settings)
+    )
+    stack.push_async_callback(service.close)
+    await service.start()
+    if settings.num_partitions != 1 and "num.partitions" not in service.catalog.cluster_configs:
+        change = ConfigChange("num.partitions", 0, str(settings.num_partitions))
+        await service.alter_configs(AlterConfigs(CLUSTER_RESOURCE, "", [change]))
+    return service
+
+
+def control_settings(settings: ControlPlaneSettings) -> ControlSettings:
+    """The control plane's own settings, from those that people write."""
+    return ControlSettings(
+        epoch_interval_s=settings.write_epoch_interval_s,
+        grace_epochs=max(1, math.ceil(settings.sweep_grace_s / settings.write_epoch_interval_s)),
+        unreferenced_grace_s=min(UNREFERENCED_GRACE_S, settings.sweep_grace_s),
+        retention_interval_s=settings.retention_check_interval_s,
+        groups=GroupSettings(
+            session_timeout_ms_min=settings.group_min_session_timeout_ms,
+            session_timeout_ms_max=settings.group_max_session_timeout_ms,
+            initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
+        ),
+    )
+
+
+async def _start_agent(
+    stack: AsyncExitStack, settings: AgentSettings, control: ControlPlane, store: Store, around: Surroundings
+) -> Agent:
+    agent = Agent(control, store, around.clock, around.entropy.fork("agent"), settings, around.metrics)
+    await agent.start()
+    stack.push_async_callback(agent.stop)
+    return agent
+
+
+async def _start_http(
+    stack: AsyncExitStack, address: Address | None, around: Surroundings, healthy: Probe, ready: Probe
+) -> Address | None:
+    if address is None:
+        return None
+    return await stack.enter_async_context(serve_http(address, around.metrics, healthy=healthy, ready=ready))
+
+
+def _make_folder(metadata_url: str) -> None:
+    path = metadata_url.removeprefix("sqlite://")
+    if path:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+
+
+def _fenced(service: ControlService) -> Probe:
+    return lambda: "another control plane has taken over" if service.fenced.is_set() else None
+
+
+def _serving(agent: Agent) -> Probe:
+    return lambda: None if agent.is_ready else "the agent has not heard from the control plane lately"
+
+
+def _all_well(*probes: Probe) -> Probe:
+    def check() -> str | None:
+        troubles: Sequence[str | None] = [probe() for probe in probes]
+        return next((trouble for trouble in troubles if trouble is not None), None)
+
+    return check

@@ -1,0 +1,50 @@
+"""`braid inspect URL`: what an object holds, from its footer."""
+
+import asyncio
+from typing import Annotated, Any
+
+import typer
+
+from braidlog.cli.options import Format
+from braidlog.cli.output import OutputFormat, emit, emit_json, emit_rows
+
+
+def inspect(
+    url: Annotated[str, typer.Argument(metavar="URL", help="An object: file:///…/data/…, s3://bucket/…/data/….")],
+    format: Format = OutputFormat.TEXT,
+) -> None:
+    """Show an object's footer: its extents, and whose records they are.
+
+    Example: braid inspect file:///var/lib/braidlog/store/data/0a/12/9f3c-7
+    """
+    description = asyncio.run(_describe(url))
+    if format is OutputFormat.JSON:
+        emit_json({"url": url, **description})
+        return
+    for name, value in description.items():
+        if name != "extents":
+            emit(f"{name.replace('_', ' '):<16}{value}")
+    if description["extents"]:
+        emit("")
+        rows = [{**extent, "batches": len(extent["batches"])} for extent in description["extents"]]
+        columns = ["topic_id", "partition", "position", "length_bytes", "record_count", "batches", "timestamp_ms_max"]
+        emit_rows(format, columns, rows)
+
+
+async def _describe(url: str) -> dict[str, Any]:
+    from braidlog.cli.errors import CommandError
+    from braidlog.objects.format import describe, read_footer
+    from braidlog.objects.open import open_store
+    from braidlog.runtime.clock import SystemClock
+    from braidlog.runtime.entropy import SystemEntropy
+
+    folder, slash, key = url.rpartition("/")
+    if "://" not in folder or not slash or not key:
+        raise CommandError(
+            f"{url!r} names no object", help="Write file:///path/to/object or s3://bucket/path/to/object."
+        )
+    store = open_store(folder, clock=SystemClock(), entropy=SystemEntropy())
+    try:
+        return describe(await read_footer(store, key), (await store.head(key)).size)
+    finally:
+        await store.close()

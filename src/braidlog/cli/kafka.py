@@ -1,0 +1,83 @@
+"""The Kafka client behind the commands: confluent-kafka, quiet, with deadlines."""
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from braidlog.cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Producer
+    from confluent_kafka.admin import AdminClient
+
+T = TypeVar("T")
+
+CALL_TIMEOUT_S = 10.0
+
+
+class _Connection:
+    """Remembers the last thing that went wrong with the connection, because a timeout alone explains nothing."""
+
+    def __init__(self) -> None:
+        self.error: KafkaError | None = None
+
+    def __call__(self, error: "KafkaError") -> None:
+        self.error = error
+
+
+def _config(bootstrap: str, connection: _Connection, extra: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": bootstrap,
+        "client.id": "braid",
+        "error_cb": connection,
+        "log_level": 0,
+        "socket.connection.setup.timeout.ms": 5_000,
+        "broker.address.family": "any",
+        **extra,
+    }
+
+
+def admin(bootstrap: str) -> "AdminClient":
+    """An admin client that has seen the cluster: what cannot be reached is reported here, not as a timeout later."""
+    from confluent_kafka.admin import AdminClient
+
+    connection = _Connection()
+    client = AdminClient(_config(bootstrap, connection, {}))
+    check_reachable(client, bootstrap, connection)
+    return client
+
+
+def producer(bootstrap: str, extra: Mapping[str, Any]) -> "Producer":
+    from confluent_kafka import Producer
+
+    connection = _Connection()
+    client = Producer(_config(bootstrap, connection, extra))
+    check_reachable(client, bootstrap, connection)
+    return client
+
+
+def consumer(bootstrap: str, extra: Mapping[str, Any]) -> "Consumer":
+    from confluent_kafka import Consumer
+
+    connection = _Connection()
+    client = Consumer(_config(bootstrap, connection, extra))
+    check_reachable(client, bootstrap, connection)
+    return client
+
+
+def check_reachable(client: Any, bootstrap: str, connection: _Connection) -> None:
+    from confluent_kafka import KafkaException
+
+    try:
+        client.list_topics(timeout=CALL_TIMEOUT_S / 2)
+    except KafkaException as error:
+        why = connection.error.str() if connection.error is not None else str(error.args[0].str())
+        raise CommandError(
+            f"no agent answers at {bootstrap}: {why}",
+            help="Start one with `braid up`, or name another with --bootstrap HOST:PORT.",
+        ) from error
+
+
+def result(futures: Mapping[Any, "Future[T]"], key: Any) -> T:
+    """The answer for one of the things that were asked about; raises what the broker said of it."""
+    return futures[key].result(timeout=CALL_TIMEOUT_S)

@@ -1,0 +1,118 @@
+"""The `braid` command: one module per noun, imported only when it is used."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from braidlog.cli import groups, inspecting, processes, records, topics
+from braidlog.cli.errors import report
+from braidlog.cli.options import Config, Format, Set
+from braidlog.cli.output import OutputFormat, emit, emit_fields, emit_rows
+
+app = typer.Typer(
+    name="braid",
+    help="Braidlog: a Kafka-compatible log whose only data layer is object storage.",
+    epilog="Start here: `braid up` in one terminal, then `braid topic create events` in another; or just `braid demo`.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    rich_markup_mode=None,
+)
+app.add_typer(topics.app, name="topic")
+app.add_typer(groups.app, name="group")
+app.command("up")(processes.up)
+app.command("agent")(processes.agent)
+app.command("control")(processes.control)
+app.command("produce")(records.produce)
+app.command("consume")(records.consume)
+app.command("inspect")(inspecting.inspect)
+
+
+@app.command()
+def doctor(
+    config: Config = None,
+    set: Set = None,
+    format: Format = OutputFormat.TEXT,
+) -> None:
+    """Check that store, metadata, clock and addresses are what Braidlog needs.
+
+    Example: braid doctor --set store_url=s3://bucket/prefix
+    """
+    from braidlog.cli.doctor import run_doctor
+
+    raise typer.Exit(run_doctor(config, set, format))
+
+
+@app.command()
+def demo(
+    quick: Annotated[bool, typer.Option("--quick", help="A tenth of the records, without a progress bar.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the data behind, and say where it is.")] = False,
+    format: Format = OutputFormat.TEXT,
+) -> None:
+    """Start real processes, produce, kill an agent in the middle, consume, count, and show the bill.
+
+    Example: braid demo --quick
+    """
+    from braidlog.cli.demo import run_demo
+
+    raise typer.Exit(run_demo(quick=quick, keep=keep, output=format))
+
+
+@app.command()
+def settings(config: Config = None, set: Set = None, format: Format = OutputFormat.TEXT) -> None:
+    """List every setting: its value, where that comes from, and what it is for.
+
+    Example: braid settings --config braidlog.toml
+    """
+    from braidlog.cli.processes import gather
+    from braidlog.runtime.settings import fields
+
+    gathered = gather(config, set, {})
+    rows = []
+    for name, field in sorted(fields().items()):
+        part = gathered.agent if name in type(gathered.agent).model_fields else gathered.control
+        value = getattr(part, name)
+        rows.append(
+            {
+                "setting": name,
+                "value": "off" if value is None and name.endswith("listen") else value,
+                "from": gathered.origins.get(name, "default"),
+                "meaning": field.description,
+            }
+        )
+    if format is OutputFormat.JSON:
+        rows = [{**row, "value": v if isinstance(v := row["value"], int | float | None) else str(v)} for row in rows]
+    emit_rows(format, ["setting", "value", "from", "meaning"], rows)
+
+
+@app.command()
+def version(format: Format = OutputFormat.TEXT) -> None:
+    """Show the version."""
+    import platform
+
+    from braidlog import __version__
+
+    if format is OutputFormat.JSON:
+        emit_fields(format, {"version": __version__, "python": platform.python_version()})
+    else:
+        emit(f"braidlog {__version__}")
+
+
+def main() -> None:
+    """Run the command, and turn what goes wrong into two lines and an exit code."""
+    try:
+        app()
+    except BrokenPipeError:
+        # Whoever read our output has gone. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:  # noqa: BLE001 - the outermost door: `report` raises again what it does not know
+        sys.exit(report(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""`braid up`, `braid agent`, `braid control`: the processes of a Braidlog."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from braidlog.cli.options import Config, Format, ReadyFile, Set, StoreUrl, pairs
+from braidlog.cli.output import OutputFormat, emit_json, say
+
+if TYPE_CHECKING:
+    from braidlog.cli.assembly import Endpoints
+    from braidlog.runtime.settings import CommonSettings, Settings
+
+Listen = Annotated[str | None, typer.Option("--listen", "-l", metavar="HOST:PORT", help="Port 0 takes any free one.")]
+Advertised = Annotated[
+    str | None, typer.Option("--advertised", metavar="HOST:PORT", help="What clients are told to use.")
+]
+MetricsListen = Annotated[
+    str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Where /metrics is served, or off.")
+]
+MetadataUrl = Annotated[str | None, typer.Option("--metadata", metavar="URL", help="sqlite:///path/to/file.")]
+Zone = Annotated[str | None, typer.Option("--zone", help="The zone this agent is in.")]
+
+
+def gather(config: Path | None, set: list[str] | None, flags: Mapping[str, str | None]) -> "Settings":
+    """All settings: flags (and --set, which is a flag for everything), the environment, the file, the defaults."""
+    from braidlog.runtime.settings import load_settings
+
+    given = {name: value for name, value in flags.items() if value is not None}
+    return load_settings({**pairs(set, "--set"), **given}, config=config, environ=os.environ)
+
+
+def up(
+    listen: Listen = None,
+    advertised: Advertised = None,
+    store: StoreUrl = None,
+    metadata: MetadataUrl = None,
+    zone: Zone = None,
+    metrics: MetricsListen = None,
+    config: Config = None,
+    set: Set = None,
+    ready_file: ReadyFile = None,
+    format: Format = OutputFormat.TEXT,
+) -> None:
+    """Run a whole Braidlog in one process: control plane and agent.
+
+    Example: braid up --store s3://bucket/prefix --listen 0.0.0.0:9092 --advertised broker-1.example.com:9092
+    """
+    settings = gather(
+        config,
+        set,
+        {
+            "listen": listen,
+            "advertised": advertised,
+            "store_url": store,
+            "metadata_url": metadata,
+            "zone": zone,
+            "metrics_listen": metrics,
+        },
+    )
+
+    def start() -> "AbstractAsyncContextManager[Endpoints]":
+        from braidlog.cli.assembly import run_embedded
+
+        return run_embedded(settings)
+
+    serve("braid up", settings.agent, start, ready_file, format)
+
+
+def agent(
+    control: Annotated[str | None, typer.Option("--control", metavar="HOST:PORT", help="The control plane.")] = None,
+    listen: Listen = None,
+    advertised: Advertised = None,
+    store: StoreUrl = None,
+    zone: Zone = None,
+    metrics: MetricsListen = None,
+    config: Config = None,
+    set: Set = None,
+    ready_file: ReadyFile = None,
+    format: Format = OutputFormat.TEXT,
+) -> None:
+    """Run an agent, which serves Kafka clients, against a control plane that runs elsewhere.
+
+    Example: braid agent --control 10.0.0.5:9190 --store s3://bucket/prefix --zone us-east-1a
+    """
+    settings = gather(
+        config,
+        set,
+        {
+            "control": control,
+            "listen": listen,
+            "advertised": advertised,
+            "store_url": store,
+            "zone": zone,
+            "metrics_listen": metrics,
+        },
+    )
+
+    def start() -> "AbstractAsyncContextManager[Endpoints]":
+        from braidlog.cli.assembly import run_agent
+
+        return run_agent(settings.agent)
+
+    serve("braid agent", settings.agent, start, ready_file, format)
+
+
+def control(
+    listen: Listen = None,
+    store: StoreUrl = None,
+    metadata: MetadataUrl = None,
+    metrics: MetricsListen = None,
+    config: Config = None,
+    set: Set = None,
+    ready_file: ReadyFile = None,
+    format: Format = OutputFormat.TEXT,
+) -> None:
+    """Run the control plane: catalog, sequencer, index and groups.
+
+    Example: braid control --listen 0.0.0.0:9190 --metadata sqlite:///var/lib/braidlog/metadata.db
+    """
+    settings = gather(
+        config,
+        set,
+        {
+            "control_listen": listen,
+            "store_url": store,
+            "metadata_url": metadata,
+            "control_metrics_listen": metrics,
+        },
+    )
+
+    def start() -> "AbstractAsyncContextManager[Endpoints]":
+        from braidlog.cli.assembly import run_control
+
+        return run_control(settings.control)
+
+    serve("braid control", settings.control, start, ready_file, format)
+
+
+def serve(
+    name: str,
+    settings: "CommonSettings",
+    start: "Callable[[], AbstractAsyncContextManager[Endpoints]]",
+    ready_file: Path | None,
+    output: OutputFormat,
+) -> None:
+    """Run until a signal asks to stop: cleanly at the first, at once at the second."""
+    from braidlog.runtime.logs import configure_logs
+
+    configure_logs(settings.log_level, settings.log_format)
+
+    async def run() -> None:
+        stop = _stop_on_signals(name)
+        _unready(ready_file)
+        running = start()
+        starting = asyncio.ensure_future(running.__aenter__())
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                starting.cancel()
+                await asyncio.gather(starting, return_exceptions=True)
+                return
+            endpoints = starting.result()
+            try:
+                _announce(name, endpoints, settings, ready_file, output)
+                await stopping
+            finally:
+                _unready(ready_file)
+                await running.__aexit__(None, None, None)
+        finally:
+            stopping.cancel()
+        say(f"{name}: stopped")
+
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(run())
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # not everywhere; asyncio's own loop does the same, more slowly
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _stop_on_signals(name: str) -> asyncio.Event:
+    stop = asyncio.Event()
+
+    def asked(number: signal.Signals) -> None:
+        if stop.is_set():
+            say(f"{name}: stopping at once")
+            os._exit(128 + number)
+        say(f"{name}: stopping; once more to stop at once")
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, asked, number)
+    return stop
+
+
+def _unready(ready_file: Path | None) -> None:
+    if ready_file is not None:
+        ready_file.unlink(missing_ok=True)
+
+
+def _announce(
+    name: str, endpoints: "Endpoints", settings: "CommonSettings", ready_file: Path | None, output: OutputFormat
+) -> None:
+    from braidlog.objects.open import redacted
+
+    facts: dict[str, Any] = {"pid": os.getpid(), **endpoints.as_dict()}
+    if output is OutputFormat.JSON:
+        emit_json({"ready": name, **facts})
+    parts = [f"{what} {where}" for what, where in endpoints.as_dict().items()]
+    say(f"{name}: ready, {', '.join(parts)}, store {redacted(settings.store_url)}")
+    if ready_file is not None:
+        # Whoever waits for the file must never see half of it.
+        unfinished = ready_file.with_name(f"{ready_file.name}.{os.getpid()}")
+        unfinished.write_text(json.dumps(facts))
+        unfinished.rename(ready_file)
