@@ -19,8 +19,7 @@ from braidlog.agent.session import AgentSession
 from braidlog.agent.view import ClusterView
 from braidlog.cache.blocks import BlockCache
 from braidlog.control.interface import ControlPlane
-from braidlog.cost.bill import puts_per_s_for_budget
-from braidlog.cost.prices import price_for
+from braidlog.cost.prices import price_for, puts_per_s_for_budget
 from braidlog.objects.store import Store
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy

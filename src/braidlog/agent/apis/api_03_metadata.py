@@ -85,7 +85,7 @@ async def _create_missing(agent: "Agent", request: MetadataRequest) -> dict[str,
     wanted = request.allow_auto_topic_creation and agent.settings.auto_create_topics_enable
     create = CreateTopics(
         [NewTopic(name, -1) for name in dict.fromkeys(names)],
-        validate_only=not (wanted and cluster.auto_create_topics),
+        validate_only=not (wanted and cluster.auto_create_topics_enable),
     )
     try:
         answer = await agent.control.create_topics(create, timeout_s=agent.settings.commit_timeout_ms / 1000)
