@@ -30,7 +30,7 @@ from braidlog.control.group_member import (
 )
 from braidlog.control.group_roster import GroupRoster
 from braidlog.control.group_settings import GroupSettings
-from braidlog.control.group_subscription import CONSUMER_PROTOCOL_TYPE
+from braidlog.control.group_subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from braidlog.control.interface import (
     CommitOffsets,
     GroupDescription,
@@ -382,7 +382,7 @@ class GroupMembership:
         if self.state is GroupState.COMPLETING:
             # The leader may be assigning to the old id this moment: what it sends would miss the new one.
             self._prepare_rebalance(now_s)
-        elif self.state is GroupState.STABLE and self._roster.select_protocol() == self.protocol_name:
+        elif self.state is GroupState.STABLE and not self._changes_assignment(old, member):
 
             def saved(error: GroupError, saved_s: float) -> None:
                 if member.join_ticket != ticket or self.state is not GroupState.STABLE:
@@ -402,6 +402,16 @@ class GroupMembership:
             self._save({member.member_id: member.assignment for member in self._roster}, saved)
         else:
             self._rebalance_or_complete(now_s)
+
+    def _changes_assignment(self, old: Member, member: Member) -> bool:
+        """Whether a static member came back with other wishes. The bytes may differ all the same: assignors put into
+        them what the member owned last."""
+        if self._roster.select_protocol() != self.protocol_name:
+            return True
+        if not self.uses_consumer_protocol:
+            return False
+        before, after = (subscribed_topics(each.metadata(self.protocol_name)) for each in (old, member))
+        return before is not None and after is not None and before != after
 
     def _rename(self, old: Member, member_id: str, now_s: float) -> Member:
         self._answer_join(old, join_error(old.member_id, GroupError.FENCED_INSTANCE_ID))

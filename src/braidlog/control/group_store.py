@@ -12,10 +12,22 @@ from dataclasses import dataclass, field
 import msgspec
 
 from braidlog.control.group_member import SavedGroup
-from braidlog.control.metadata import MetadataConflict, MetadataStore, Row, Transaction, Value
-from braidlog.runtime.errors import BraidError, ControlUnavailable
+from braidlog.control.metadata import (
+    MetadataBusy,
+    MetadataDamaged,
+    MetadataFull,
+    MetadataStore,
+    MetadataUnavailable,
+    Row,
+    Transaction,
+    Value,
+)
+from braidlog.runtime.errors import ControlUnavailable, Fenced
 
 ROWS_PER_TRANSACTION_MAX = 20_000
+
+_OUTAGES = (Fenced, MetadataBusy, MetadataDamaged, MetadataFull, MetadataUnavailable)
+"""Failures that would meet any other write as well."""
 
 _SAVE_GROUP = (
     "INSERT INTO consumer_groups (group_id, generation_id, empty_since_ms, state) VALUES (?, ?, ?, ?) "
@@ -179,7 +191,7 @@ class GroupStore:
                     future.set_exception(_stopped())
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait have to hear of it
-            if len(batch) > 1 and (not isinstance(error, BraidError) or isinstance(error, MetadataConflict)):
+            if len(batch) > 1 and not isinstance(error, _OUTAGES):
                 # One of them cannot be stored: the others must not suffer for it.
                 for each in batch:
                     await self._write_batch([each])
