@@ -77,6 +77,8 @@ def _facts(name: str, context: RequestContext) -> dict[str, str | None]:
         "advertised.listeners": f"PLAINTEXT://{agent.host}:{agent.port}",
         "broker.id": str(node_id),
         "broker.rack": agent.zone or None,
+        "log.dir": context.agent.settings.store_url,
+        "log.dirs": context.agent.settings.store_url,
         "node.id": str(node_id),
     }
 

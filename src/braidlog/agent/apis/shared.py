@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32Timedelta
 
 from braidlog.agent.view import ClusterView, TopicView
-from braidlog.runtime.errors import BraidError, ControlUnavailable, DeadlineExceeded, Fenced
+from braidlog.runtime.errors import BraidError, Remedy
 
 NO_THROTTLE = i32Timedelta.parse(timedelta(0))
 
@@ -21,8 +21,9 @@ VIEW_WAIT_S_MAX = 5.0
 GROUP_WAIT_MARGIN_S = 10.0
 """Joins and syncs are ended by the control plane; the deadline here only catches one that went away."""
 
-CONTROL_FAILURES = (ControlUnavailable, DeadlineExceeded, Fenced)
-"""What a call can meet when the control plane is away, slow or replaced. Clients are told to try again."""
+CONTROL_FAILURES = (BraidError,)
+"""What a call can meet when the control plane, or what it keeps its state in, is away, slow, full or replaced. Whether
+a request is wrong is never told by an error, so clients can always be told to try again."""
 
 OPERATIONS_UNKNOWN = -(2**31)
 # Bits of Kafka's ACL operations that exist for each resource: everybody may do everything.
@@ -38,7 +39,7 @@ def group_failure(_error: BraidError) -> ErrorCode:
 
 def admin_failure(error: BraidError) -> ErrorCode:
     """For administrative APIs: nothing happened (ask again, elsewhere), or nobody knows (look first)."""
-    return ErrorCode.request_timed_out if isinstance(error, DeadlineExceeded) else ErrorCode.not_controller
+    return ErrorCode.request_timed_out if error.remedy is Remedy.CHECK_OUTCOME else ErrorCode.not_controller
 
 
 def error_text(code: int, message: str) -> str | None:
