@@ -1,0 +1,401 @@
+"""What the log costs and how fast it is: produce, consume, small requests and the sequencer, on real processes.
+
+    python bench/log.py --out figures.json      about three minutes
+    python bench/log.py --quick                 under a minute
+
+CPU is user plus system time of Braidlog's processes; the client's is not counted. A GB is 1e9 bytes of records.
+Every figure is the median of three runs after a warm-up. README.md says what each one means.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import resource
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from _cluster import Process
+from _frames import BATCH_RECORDS, RECORD_VALUE_BYTES, batch_of
+from _load import (
+    Address,
+    Served,
+    consume,
+    produce,
+    produce_idempotent_small,
+    produce_one_by_one,
+    produce_small,
+)
+from _sequencer import Committed, SequencerLoad
+from braidlog import __version__
+
+RUNS = 3
+GB = 1e9
+MB = 1e6
+
+PARTITIONS = 8
+CONNECTIONS = 4
+IN_FLIGHT = 5
+SMALL_CONNECTIONS = 8
+SMALL_BLOCKS = 4
+"""Blocks of 64 requests that a connection keeps open."""
+COMMITTERS = 8
+BATCH_VALUE_BYTES = BATCH_RECORDS * RECORD_VALUE_BYTES
+TOPIC = "bench"
+
+TARGETS: dict[str, float] = {
+    "produce_file_cpu_s_per_gb": 0.9,
+    "produce_memory_cpu_s_per_gb": 0.5,
+    "consume_cpu_s_per_gb": 0.3,
+    "small_us_per_request": 25,
+    "sequencer_extents_per_s": 50_000,
+    "sequencer_p99_ms": 20,
+}
+HIGHER_IS_BETTER = {"sequencer_extents_per_s"}
+
+Figures = dict[str, Any]
+
+
+class Scale:
+    """How much is done. All runs of a scenario share a broker, so three of them must fit into memory."""
+
+    def __init__(self, quick: bool) -> None:
+        self.produce_batches = 300 if quick else 750
+        self.consume_batches_per_partition = 28
+        self.consume_rounds = 1 if quick else 4
+        self.small_requests = 20_000 if quick else 80_000
+        self.latency_requests = 60 if quick else 300
+        self.sequencer_objects = 1_600 if quick else 5_600
+        self.confluent_records = 100_000 if quick else 500_000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="write the figures here, as one flat JSON object")
+    parser.add_argument("--quick", action="store_true", help="less of everything: under a minute")
+    parser.add_argument("--only", choices=sorted(SCENARIOS), action="append", help="repeat for more; all by default")
+    options = parser.parse_args()
+    scale = Scale(options.quick)
+    figures: Figures = {}
+    for name in options.only or SCENARIOS:
+        started_s = time.perf_counter()
+        figures |= SCENARIOS[name](scale)
+        print(f"{name}: {time.perf_counter() - started_s:.1f} s", file=sys.stderr)
+    figures = {name: round_figure(value) for name, value in figures.items()} | surroundings(options.quick)
+    show(figures)
+    text = json.dumps(figures, indent=2)
+    if options.out is not None:
+        options.out.write_text(text + "\n")
+    else:
+        print(text)
+    return 0
+
+
+def surroundings(quick: bool) -> Figures:
+    return {
+        "quick": quick,
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "braidlog": __version__,
+        **{name.replace("-", "_"): version(name) for name in ("confluent-kafka", "uvloop", "obstore", "apsw", "kio")},
+    }
+
+
+def round_figure(value: float) -> float:
+    """Four digits are more than any figure here deserves."""
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def median_of_runs(broker: Process, run: Callable[[], Served]) -> tuple[float, float, float]:
+    """Medians: CPU seconds per GB, CPU microseconds per request, MB/s."""
+    per_gb, per_request, mb_per_s = [], [], []
+    for _ in range(RUNS):
+        before_s = broker.cpu_s()
+        served = run()
+        spent_s = broker.cpu_s() - before_s
+        per_gb.append(spent_s / (served.record_bytes / GB))
+        per_request.append(spent_s * 1e6 / served.request_count)
+        mb_per_s.append(served.record_bytes / MB / served.elapsed_s)
+    return statistics.median(per_gb), statistics.median(per_request), statistics.median(mb_per_s)
+
+
+def create_topic(address: Address, topic: str, partitions: int) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": f"{address[0]}:{address[1]}"})
+    for created in admin.create_topics([NewTopic(topic, num_partitions=partitions)]).values():
+        created.result(timeout=20)
+
+
+def percentiles_ms(prefix: str, latencies_ms: list[float]) -> Figures:
+    cuts = statistics.quantiles(latencies_ms, n=100, method="inclusive")
+    return {f"{prefix}_p{percent}_ms": cuts[percent - 1] for percent in (50, 95, 99)}
+
+
+def produce_load(address: Address, batch: bytes, count: int, connections: int = CONNECTIONS) -> Served:
+    return produce(
+        address,
+        TOPIC,
+        batch,
+        record_bytes=BATCH_VALUE_BYTES,
+        batch_count=count,
+        connections=connections,
+        in_flight=IN_FLIGHT,
+        partitions=PARTITIONS,
+    )
+
+
+# ── scenarios ──
+
+
+def produce_to_file(scale: Scale) -> Figures:
+    from braidlog.cost.bill import Usage, bill
+    from braidlog.cost.prices import S3_STANDARD
+
+    batch = batch_of(BATCH_RECORDS)
+    with Process("up", store="file") as broker:
+        address = broker.address("kafka")
+        create_topic(address, TOPIC, PARTITIONS)
+        produce_load(address, batch, 100)
+        puts_before = broker.metric("braidlog_store_requests_total", operation="put")
+        per_gb, _, mb_per_s = median_of_runs(broker, lambda: produce_load(address, batch, scale.produce_batches))
+        puts = int(broker.metric("braidlog_store_requests_total", operation="put") - puts_before)
+        produced_gb = RUNS * scale.produce_batches * BATCH_VALUE_BYTES / GB
+        figures: Figures = {
+            "produce_file_cpu_s_per_gb": per_gb,
+            "produce_file_mb_per_s": mb_per_s,
+            "produced_gb": produced_gb,
+            "puts": puts,
+            "usd": bill(Usage(put_count=puts), S3_STANDARD, elapsed_s=0).total_usd,
+        }
+        figures |= latencies(address, batch, scale)
+        figures |= confluent(address, scale)
+        figures["rss_mb_max"] = broker.resident_bytes() / MB
+        return figures
+
+
+def latencies(address: Address, batch: bytes, scale: Scale) -> Figures:
+    """One record at a time, by one producer: on an idle broker, and while others keep it busy."""
+    record = batch_of(1)
+    produce_one_by_one(address, TOPIC, record, request_count=10)
+    alone_ms = produce_one_by_one(address, TOPIC, record, request_count=scale.latency_requests)
+    busy = threading.Event()
+    loaded_ms: list[float] = []
+
+    def load() -> None:
+        while not busy.is_set():
+            produce_load(address, batch, 40, connections=2)
+
+    others = threading.Thread(target=load, daemon=True)
+    others.start()
+    try:
+        loaded_ms = produce_one_by_one(address, TOPIC, record, request_count=scale.latency_requests // 2)
+    finally:
+        busy.set()
+        others.join()
+    return percentiles_ms("produce_latency", alone_ms) | percentiles_ms("produce_loaded_latency", loaded_ms)
+
+
+def confluent(address: Address, scale: Scale) -> Figures:
+    """What a whole client sees. It uses more CPU than the broker, so on few cores this measures mostly the client."""
+    from confluent_kafka import Consumer, KafkaError, Producer
+
+    topic, count = "confluent", scale.confluent_records
+    create_topic(address, topic, PARTITIONS)
+    servers = {"bootstrap.servers": f"{address[0]}:{address[1]}"}
+    failures: list[KafkaError] = []
+    producer = Producer(
+        {
+            **servers,
+            "acks": "all",
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "batch.size": 1_000_000,
+            "queue.buffering.max.kbytes": 1_000_000,
+            "queue.buffering.max.messages": 10_000_000,
+            "on_delivery": lambda error, _: failures.append(error) if error is not None else None,
+            "delivery.report.only.error": True,
+        }
+    )
+    consumer = Consumer({**servers, "group.id": "bench", "auto.offset.reset": "earliest", "enable.auto.commit": False})
+    value = os.urandom(RECORD_VALUE_BYTES)
+    started_s = time.perf_counter()
+    for number in range(count):
+        producer.produce(topic, value, partition=number // 500 % PARTITIONS)
+        if number % 1000 == 0:
+            producer.poll(0)
+    if producer.flush(120) or failures:
+        raise RuntimeError(f"confluent-kafka could not deliver: {failures[:1]}")
+    produced_s = time.perf_counter()
+    try:
+        consumer.subscribe([topic])
+        received, first_s = 0, produced_s
+        deadline_s = produced_s + 120
+        while received < count:
+            messages = consumer.consume(10_000, timeout=1)
+            if not received:
+                first_s = time.perf_counter()  # joining the group is a matter of timers, not of speed
+            received += sum(message.error() is None for message in messages)
+            if time.perf_counter() > deadline_s:
+                raise RuntimeError(f"confluent-kafka got {received} of {count} records")
+        consumed_s = time.perf_counter()
+    finally:
+        consumer.close()
+    total_mb = count * RECORD_VALUE_BYTES / MB
+    return {
+        "confluent_produce_mb_per_s": total_mb / (produced_s - started_s),
+        "confluent_consume_mb_per_s": total_mb / (consumed_s - first_s),
+        "confluent_end_to_end_mb_per_s": total_mb / (produced_s - started_s + consumed_s - first_s),
+    }
+
+
+def produce_to_memory(scale: Scale) -> Figures:
+    batch = batch_of(BATCH_RECORDS)
+    with Process("up", store="memory") as broker:
+        address = broker.address("kafka")
+        create_topic(address, TOPIC, PARTITIONS)
+        produce_load(address, batch, 100)
+        per_gb, _, mb_per_s = median_of_runs(broker, lambda: produce_load(address, batch, scale.produce_batches))
+        return {"produce_memory_cpu_s_per_gb": per_gb, "produce_memory_mb_per_s": mb_per_s}
+
+
+def consume_from_cache(scale: Scale) -> Figures:
+    batch = batch_of(BATCH_RECORDS)
+    with Process("up", store="memory", settings={"cache_bytes": "1GiB"}) as broker:
+        address = broker.address("kafka")
+        create_topic(address, TOPIC, PARTITIONS)
+        # One connection sends to the partitions in turn, so that all get the same number of batches.
+        produce_load(address, batch, scale.consume_batches_per_partition * PARTITIONS, connections=1)
+
+        def run(rounds: int, verify: bool = False) -> Served:
+            return consume(
+                address,
+                TOPIC,
+                partitions=PARTITIONS,
+                partition_bytes_max=1024 * 1024,
+                batches_per_partition=scale.consume_batches_per_partition,
+                batch_bytes=len(batch),
+                batch_records=BATCH_RECORDS,
+                record_bytes=BATCH_VALUE_BYTES,
+                rounds=rounds,
+                connections=CONNECTIONS,
+                verify=verify,
+            )
+
+        run(1, verify=True)
+        gets_before = broker.metric("braidlog_store_requests_total", operation="get")
+        per_gb, _, mb_per_s = median_of_runs(broker, lambda: run(scale.consume_rounds))
+        if broker.metric("braidlog_store_requests_total", operation="get") != gets_before:
+            raise RuntimeError("the data did not fit into the cache")
+        return {"consume_cpu_s_per_gb": per_gb, "consume_mb_per_s": mb_per_s}
+
+
+def small_requests(scale: Scale) -> Figures:
+    batch = batch_of(1)
+    with Process("up", store="memory") as broker:
+        address = broker.address("kafka")
+        create_topic(address, TOPIC, SMALL_CONNECTIONS)
+
+        def plain(count: int) -> Served:
+            return produce_small(
+                address,
+                TOPIC,
+                batch,
+                record_bytes=RECORD_VALUE_BYTES,
+                request_count=count,
+                connections=SMALL_CONNECTIONS,
+                blocks=SMALL_BLOCKS,
+            )
+
+        def idempotent() -> Served:
+            return produce_idempotent_small(
+                address,
+                TOPIC,
+                lambda producer_id, epoch: batch_of(1, producer_id=producer_id, producer_epoch=epoch),
+                record_bytes=RECORD_VALUE_BYTES,
+                request_count=scale.small_requests,
+                connections=SMALL_CONNECTIONS,
+                in_flight=(SMALL_BLOCKS - 1) * 64,
+            )
+
+        plain(scale.small_requests // 4)
+        _, per_request_us, mb_per_s = median_of_runs(broker, lambda: plain(scale.small_requests))
+        _, idempotent_us, _ = median_of_runs(broker, idempotent)
+        return {
+            "small_us_per_request": per_request_us,
+            "small_requests_per_s": mb_per_s * MB / RECORD_VALUE_BYTES,
+            "small_idempotent_us_per_request": idempotent_us,
+        }
+
+
+def sequence_objects(scale: Scale) -> Figures:
+    with Process("control", store="file") as control:
+        runs, cpu_us_per_extent = asyncio.run(_sequence(control, scale))
+    return {
+        "sequencer_extents_per_s": statistics.median(run.extents_per_s for run in runs),
+        **{
+            f"sequencer_p{percent}_ms": statistics.median(
+                percentiles_ms("run", run.latencies_ms)[f"run_p{percent}_ms"] for run in runs
+            )
+            for percent in (50, 99)
+        },
+        "sequencer_cpu_us_per_extent": cpu_us_per_extent,
+        "sequencer_client_cpu_s": resource.getrusage(resource.RUSAGE_SELF).ru_utime,
+    }
+
+
+async def _sequence(control: Process, scale: Scale) -> tuple[list[Committed], float]:
+    from braidlog.control.remote import RemoteControl
+    from braidlog.runtime.clock import SystemClock
+    from braidlog.runtime.entropy import SystemEntropy
+
+    remote = RemoteControl(control.endpoints["control"], clock=SystemClock(), entropy=SystemEntropy())
+    try:
+        load = SequencerLoad(remote, committers=COMMITTERS)
+        await load.prepare()
+        await load.run(scale.sequencer_objects // 4)
+        before_s = control.cpu_s()
+        runs = [await load.run(scale.sequencer_objects) for _ in range(RUNS)]
+        extent_count = RUNS * scale.sequencer_objects * 50
+        return runs, (control.cpu_s() - before_s) * 1e6 / extent_count
+    finally:
+        await remote.close()
+
+
+SCENARIOS: dict[str, Callable[[Scale], Figures]] = {
+    "produce-file": produce_to_file,
+    "produce-memory": produce_to_memory,
+    "consume": consume_from_cache,
+    "small": small_requests,
+    "sequencer": sequence_objects,
+}
+
+
+def show(figures: Figures) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="Braidlog: the log")
+    table.add_column("figure")
+    table.add_column("measured", justify="right")
+    table.add_column("target", justify="right")
+    for name, value in figures.items():
+        target = TARGETS.get(name)
+        if target is None:
+            table.add_row(name, f"{value:,}" if isinstance(value, int | float) else str(value), "")
+            continue
+        is_met = value >= target if name in HIGHER_IS_BETTER else value <= target
+        table.add_row(name, f"{value:,}", f"{target:,}", style="green" if is_met else "red")
+    Console(stderr=True).print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
