@@ -1,15 +1,15 @@
 """Configs of the whole cluster: the broker-level names that mean something here, and what they come to.
 
 They are kept by the control plane and hold for every agent. What Kafka reads from a broker's properties file at its
-start (`num.partitions`, for one) can be changed at any time here, because there is no such file. Only an agent's own
-identity is read-only.
+start (`num.partitions`, for one) can be changed at any time here, because there is no such file. Read-only are an
+agent's own identity, and what the control plane is started with, whose values agents do not know.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from braidlog.control.config_definition import INT_MAX, ConfigDefinition, ConfigType, InvalidConfig, by_name
-from braidlog.control.topic_definitions import MINUTE_MS, TOPIC_CONFIGS
+from braidlog.control.config_definition import ConfigDefinition, ConfigType, InvalidConfig, by_name
+from braidlog.control.topic_definitions import TOPIC_CONFIGS
 from braidlog.runtime.limits import PARTITIONS_PER_TOPIC_MAX
 
 
@@ -34,6 +34,13 @@ def _topic_defaults() -> dict[str, ConfigDefinition]:
                 check=topic.check,
             )
     return definitions
+
+
+def _started_with(name: str, documentation: str) -> ConfigDefinition:
+    """A setting of the control plane's own."""
+    return ConfigDefinition(
+        name, ConfigType.INT, None, f"{documentation} Set when the control plane is started.", read_only=True
+    )
 
 
 CLUSTER_CONFIGS: dict[str, ConfigDefinition] = {
@@ -65,34 +72,10 @@ CLUSTER_CONFIGS: dict[str, ConfigDefinition] = {
         ConfigDefinition(
             "delete.topic.enable", ConfigType.BOOLEAN, "true", "Whether topics can be deleted by clients."
         ),
-        ConfigDefinition(
-            "group.initial.rebalance.delay.ms",
-            ConfigType.INT,
-            "3000",
-            "How long a new group waits for further members before its first assignment.",
-            at_least=0,
-        ),
-        ConfigDefinition(
-            "group.max.session.timeout.ms",
-            ConfigType.INT,
-            "1800000",
-            "The longest session timeout that a member may ask for.",
-            at_least=1,
-        ),
-        ConfigDefinition(
-            "group.max.size",
-            ConfigType.INT,
-            str(INT_MAX),
-            "How many members a group may have.",
-            at_least=1,
-        ),
-        ConfigDefinition(
-            "group.min.session.timeout.ms",
-            ConfigType.INT,
-            "6000",
-            "The shortest session timeout that a member may ask for.",
-            at_least=1,
-        ),
+        _started_with("group.initial.rebalance.delay.ms", "How long a new group waits for more members."),
+        _started_with("group.max.session.timeout.ms", "The longest session timeout that a member may ask for."),
+        _started_with("group.max.size", "How many members a group may have."),
+        _started_with("group.min.session.timeout.ms", "The shortest session timeout that a member may ask for."),
         ConfigDefinition("log.dir", ConfigType.STRING, None, "The object store that holds the data.", read_only=True),
         ConfigDefinition("log.dirs", ConfigType.LIST, None, "The object store that holds the data.", read_only=True),
         ConfigDefinition("node.id", ConfigType.INT, "-1", "Number of this agent.", read_only=True),
@@ -104,20 +87,8 @@ CLUSTER_CONFIGS: dict[str, ConfigDefinition] = {
             at_least=1,
             at_most=PARTITIONS_PER_TOPIC_MAX,
         ),
-        ConfigDefinition(
-            "offset.metadata.max.bytes",
-            ConfigType.INT,
-            "4096",
-            "How much text a committed offset may carry.",
-            at_least=0,
-        ),
-        ConfigDefinition(
-            "offsets.retention.minutes",
-            ConfigType.INT,
-            "10080",
-            "How long the offsets of a group without members are kept.",
-            at_least=1,
-        ),
+        _started_with("offset.metadata.max.bytes", "How much text a committed offset may carry."),
+        _started_with("offsets.retention.minutes", "How long the offsets of a group without members are kept."),
     ),
 }
 
@@ -129,13 +100,7 @@ class ClusterSettings:
     auto_create_topics_enable: bool
     default_replication_factor: int
     delete_topic_enable: bool
-    group_initial_rebalance_delay_ms: int
-    group_max_session_timeout_ms: int
-    group_max_size: int
-    group_min_session_timeout_ms: int
     num_partitions: int
-    offset_metadata_bytes_max: int
-    offsets_retention_ms: int
 
 
 def effective_cluster_settings(configs: Mapping[str, str]) -> ClusterSettings:
@@ -151,13 +116,7 @@ def effective_cluster_settings(configs: Mapping[str, str]) -> ClusterSettings:
         auto_create_topics_enable=flag("auto.create.topics.enable"),
         default_replication_factor=number("default.replication.factor"),
         delete_topic_enable=flag("delete.topic.enable"),
-        group_initial_rebalance_delay_ms=number("group.initial.rebalance.delay.ms"),
-        group_max_session_timeout_ms=number("group.max.session.timeout.ms"),
-        group_max_size=number("group.max.size"),
-        group_min_session_timeout_ms=number("group.min.session.timeout.ms"),
         num_partitions=number("num.partitions"),
-        offset_metadata_bytes_max=number("offset.metadata.max.bytes"),
-        offsets_retention_ms=number("offsets.retention.minutes") * MINUTE_MS,
     )
 
 
@@ -167,7 +126,7 @@ def validate_cluster_configs(configs: Mapping[str, str]) -> None:
     if read_only:
         raise InvalidConfig(
             f"Cannot update these configs dynamically: {', '.join(read_only)}",
-            help="These are facts about one agent, given when it is started.",
+            help="They are given when an agent or the control plane is started.",
         )
     for name, value in configs.items():
         definition = CLUSTER_CONFIGS.get(name)
@@ -177,10 +136,3 @@ def validate_cluster_configs(configs: Mapping[str, str]) -> None:
                 help="DescribeConfigs of the broker lists the names that can be set.",
             )
         definition.parse(value)
-    settings = effective_cluster_settings(configs)
-    if settings.group_min_session_timeout_ms > settings.group_max_session_timeout_ms:
-        raise InvalidConfig(
-            f"group.min.session.timeout.ms ({settings.group_min_session_timeout_ms}) is above "
-            f"group.max.session.timeout.ms ({settings.group_max_session_timeout_ms})",
-            help="Raise the one or lower the other.",
-        )

@@ -5,9 +5,9 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.agent.apis.api_caller import ApiCaller, Part, part
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32Timedelta, i64Timedelta
+from tests.agent.apis.api_caller import ApiCaller, Part, part
 
 from braidlog.agent.apis.registry import COLD_APIS
 from braidlog.runtime.errors import ControlUnavailable
@@ -81,9 +81,7 @@ FULL = {
             part(
                 "OffsetFetchRequestGroup",
                 group_id="g",
-                topics=[
-                    part("OffsetFetchRequestTopics", name="nowhere", topic_id=TOPIC_ID, partition_indexes=(0, 1))
-                ],
+                topics=[part("OffsetFetchRequestTopics", name="nowhere", topic_id=TOPIC_ID, partition_indexes=(0, 1))],
             ),
             part("OffsetFetchRequestGroup", group_id="h", topics=None),
         ],
@@ -190,9 +188,7 @@ FULL = {
         resources=[_resource(2, "nowhere", (part("AlterableConfig", name="retention.ms", value="5"),))],
         validate_only=True,
     ),
-    35: part(
-        "DescribeLogDirsRequest", topics=[part("DescribableLogDirTopic", topic="nowhere", partitions=(0,))]
-    ),
+    35: part("DescribeLogDirsRequest", topics=[part("DescribableLogDirTopic", topic="nowhere", partitions=(0,))]),
     37: part(
         "CreatePartitionsRequest",
         topics=[part("CreatePartitionsTopic", name="nowhere", count=3, assignments=None)],
@@ -202,9 +198,7 @@ FULL = {
     42: part("DeleteGroupsRequest", groups_names=("nobody",)),
     44: part(
         "IncrementalAlterConfigsRequest",
-        resources=[
-            _resource(4, "", (part("AlterableConfig", name="num.partitions", config_operation=0, value="5"),))
-        ],
+        resources=[_resource(4, "", (part("AlterableConfig", name="num.partitions", config_operation=0, value="5"),))],
         validate_only=True,
     ),
     47: part(

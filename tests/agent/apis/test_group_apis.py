@@ -9,10 +9,10 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32Timedelta
+from tests.agent.apis.api_caller import ApiCaller, part
 
 from braidlog.agent.apis.api_10_find_coordinator import coordinator_of
 from braidlog.control.interface import AgentChanged, AgentInfo, AgentRemoved, CreateTopics, NewTopic, SnapshotRequest
-from tests.agent.apis.api_caller import ApiCaller, part
 
 COMMIT, FETCH, FIND, JOIN, BEAT, LEAVE, SYNC, DESCRIBE, LIST = 8, 9, 10, 11, 12, 13, 14, 15, 16
 DELETE_GROUPS, DELETE_OFFSETS = 42, 47
@@ -258,7 +258,9 @@ async def test_an_unknown_group_or_topic_has_no_offsets_and_no_error(call: ApiCa
     wanted = [part("OffsetFetchRequestTopic", name=name, partition_indexes=(0,)) for name in ("read", "nowhere")]
     response = await call(FETCH, part("OffsetFetchRequest", group_id="unknown", topics=wanted), version=7)
     assert response.error_code is ErrorCode.none
-    found = [(topic.name, topic.partitions[0].committed_offset, topic.partitions[0].error_code) for topic in response.topics]
+    found = [
+        (topic.name, topic.partitions[0].committed_offset, topic.partitions[0].error_code) for topic in response.topics
+    ]
     assert found == [("read", -1, ErrorCode.none), ("nowhere", -1, ErrorCode.none)]
     by_id = [part("OffsetFetchRequestTopics", topic_id=UUID(int=5), partition_indexes=(0,))]
     groups = [part("OffsetFetchRequestGroup", group_id="unknown", topics=by_id)]

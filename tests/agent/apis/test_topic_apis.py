@@ -10,14 +10,14 @@ import msgspec
 import pytest
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32Timedelta
+from tests.agent.apis.api_caller import ApiCaller, Part, part
 
 from braidlog.agent.apis.config_entries import ConfigSource
 from braidlog.agent.view import ClusterView
 from braidlog.control.interface import CommitObject, SnapshotRequest
 from braidlog.control.topic_config import CLUSTER_CONFIGS, TOPIC_CONFIGS, ConfigType
-from braidlog.objects.layout import KAFKA_BATCHES, BatchEntry, ExtentEntry, Footer
 from braidlog.objects.keys import data_key
-from tests.agent.apis.api_caller import ApiCaller, Part, part
+from braidlog.objects.layout import KAFKA_BATCHES, BatchEntry, ExtentEntry, Footer
 
 CREATE, DELETE, GROW, DELETE_RECORDS = 19, 20, 37, 21
 DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL = 32, 33, 44
@@ -155,7 +155,13 @@ async def test_topics_that_cannot_be_deleted(call: ApiCaller) -> None:
     codes = [
         result.error_code
         for result in await delete(
-            call, ("nowhere", None), (None, UUID(int=9)), ("a", created.topic_id), (None, None), ("b", None), ("b", None)
+            call,
+            ("nowhere", None),
+            (None, UUID(int=9)),
+            ("a", created.topic_id),
+            (None, None),
+            ("b", None),
+            ("b", None),
         )
     ]
     assert sorted(codes) == sorted(
@@ -401,7 +407,9 @@ async def test_records_are_deleted_up_to_an_offset(call: ApiCaller) -> None:
     assert await delete_records(call, "nowhere", 0) == (ErrorCode.unknown_topic_or_partition, -1)
 
 
-@pytest.mark.parametrize(("policy", "code"), [("compact", ErrorCode.policy_violation), ("compact,delete", ErrorCode.none)])
+@pytest.mark.parametrize(
+    ("policy", "code"), [("compact", ErrorCode.policy_violation), ("compact,delete", ErrorCode.none)]
+)
 async def test_records_of_compacted_topics(call: ApiCaller, policy: str, code: ErrorCode) -> None:
     await create(call, topic("a", cleanup_policy=policy))
     assert (await delete_records(call, "a", 0))[0] is code

@@ -11,6 +11,9 @@ from braidlog.control.interface import JoinAnswer, JoinGroup, JoinProtocol
 KEY = 11
 VERSIONS = range(10)
 
+JOIN_WAIT_MS_MIN = 300_000
+"""A join waits for members whose rebalance timeout may be longer than its own."""
+
 
 async def handle(request: Any, context: RequestContext) -> Any:
     session_timeout_ms = milliseconds(request.session_timeout)
@@ -31,7 +34,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         require_known_member_id=context.version >= 4 and group_instance_id is None,
         reason=getattr(request, "reason", None) or "",
     )
-    timeout_s = max(session_timeout_ms, rebalance_timeout_ms, 0) / 1000 + GROUP_WAIT_MARGIN_S
+    timeout_s = max(session_timeout_ms, rebalance_timeout_ms, JOIN_WAIT_MS_MIN) / 1000 + GROUP_WAIT_MARGIN_S
     try:
         answer = await context.agent.control.join_group(join, timeout_s=timeout_s)
     except CONTROL_FAILURES as error:

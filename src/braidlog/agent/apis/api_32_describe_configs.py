@@ -73,7 +73,7 @@ def _facts(name: str, context: RequestContext) -> dict[str, str | None]:
     agent = context.agent.view.agents.get(node_id)
     if agent is None:
         raise _Refusal(ErrorCode.invalid_request, f"There is no agent with the node id {node_id}.")
-    return {
+    facts = {
         "advertised.listeners": f"PLAINTEXT://{agent.host}:{agent.port}",
         "broker.id": str(node_id),
         "broker.rack": agent.zone or None,
@@ -81,6 +81,9 @@ def _facts(name: str, context: RequestContext) -> dict[str, str | None]:
         "log.dirs": context.agent.settings.store_url,
         "node.id": str(node_id),
     }
+    if node_id == context.agent.node_id and not context.agent.settings.auto_create_topics_enable:
+        facts["auto.create.topics.enable"] = "false"
+    return facts
 
 
 def _config(entry: ConfigEntry, synonyms: bool, documented: bool, context: RequestContext) -> Any:
