@@ -3,6 +3,7 @@
 The commands, the tests and the benchmarks all start Braidlog through here, so that they run the same thing.
 """
 
+import asyncio
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,12 +18,14 @@ from braidlog.control.remote import RemoteControl
 from braidlog.control.server import serve_control
 from braidlog.control.service import ControlService
 from braidlog.control.settings import ControlSettings
+from braidlog.cost.prices import PRICES
 from braidlog.objects.metered import MeteredStore, StoreMetrics
 from braidlog.objects.open import open_store
 from braidlog.objects.store import Store
 from braidlog.runtime.allocator import keep_freed_memory
 from braidlog.runtime.clock import Clock, SystemClock
 from braidlog.runtime.entropy import Entropy, SystemEntropy
+from braidlog.runtime.errors import InvalidSetting
 from braidlog.runtime.http import Probe, serve_http
 from braidlog.runtime.metrics import Metrics
 from braidlog.runtime.quantities import Address
@@ -45,6 +48,14 @@ class Endpoints:
     @property
     def kafka(self) -> Address | None:
         return Address(self.agent.settings.listen.host, self.agent.port) if self.agent is not None else None
+
+    async def wait_lost(self) -> str:
+        """Return when this process must not go on, and say why."""
+        if self.control_service is None:
+            await asyncio.get_running_loop().create_future()  # an agent can always go on: it holds nothing
+        else:
+            await self.control_service.fenced.wait()
+        return "another control plane has taken over the metadata store"
 
     def as_dict(self) -> Mapping[str, str]:
         places = {"kafka": self.kafka, "control": self.control, "metrics": self.metrics}
@@ -70,7 +81,7 @@ async def run_embedded(settings: Settings, surroundings: Surroundings | None = N
     keep_freed_memory()
     around = surroundings or Surroundings.of_this_machine()
     async with AsyncExitStack() as stack:
-        store = await _open_store(stack, settings.agent.store_url, around)
+        store = await _open_store(stack, settings.agent.store_url, around, settings.agent.store_price)
         service = await _start_control(stack, settings.control, store, around)
         agent = await _start_agent(stack, settings.agent, service, store, around)
         ready = _all_well(_fenced(service), _serving(agent))
@@ -84,7 +95,7 @@ async def run_agent(settings: AgentSettings, surroundings: Surroundings | None =
     keep_freed_memory()
     around = surroundings or Surroundings.of_this_machine()
     async with AsyncExitStack() as stack:
-        store = await _open_store(stack, settings.store_url, around)
+        store = await _open_store(stack, settings.store_url, around, settings.store_price)
         control = RemoteControl(str(settings.control), clock=around.clock, entropy=around.entropy.fork("control"))
         stack.push_async_callback(control.close)
         agent = await _start_agent(stack, settings, control, store, around)
@@ -101,20 +112,24 @@ async def run_control(
     async with AsyncExitStack() as stack:
         store = await _open_store(stack, settings.store_url, around)
         service = await _start_control(stack, settings, store, around)
-        server = await serve_control(service, str(settings.control_listen))
+        try:
+            server = await serve_control(service, str(settings.control_listen))
+        except OSError as error:
+            raise InvalidSetting(
+                f"cannot listen on {settings.control_listen}: {error.strerror or error}",
+                help="Stop what uses the port, or give another address with --listen.",
+            ) from error
         stack.push_async_callback(server.close)
         fenced = _fenced(service)
         metrics = await _start_http(stack, settings.control_metrics_listen, around, fenced, fenced)
-        yield Endpoints(
-            control_service=service, control=Address(settings.control_listen.host, server.port), metrics=metrics
-        )
+        yield Endpoints(control_service=service, control=Address.parse(server.address), metrics=metrics)
 
 
-async def _open_store(stack: AsyncExitStack, url: str, around: Surroundings) -> Store:
-    meter = StoreMetrics(around.metrics.registry)
+async def _open_store(stack: AsyncExitStack, url: str, around: Surroundings, price: str = "auto") -> Store:
+    figures = StoreMetrics(around.metrics.registry)
 
     def metered(inner: Store) -> Store:
-        return MeteredStore(inner, meter, clock=around.clock)
+        return MeteredStore(inner, figures, clock=around.clock, price=PRICES.get(price))
 
     store = open_store(url, clock=around.clock, entropy=around.entropy.fork("store"), wrap=[metered])
     stack.push_async_callback(store.close)

@@ -30,7 +30,8 @@ def list_groups(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, format: Format = Outpu
 
     from braidlog.cli.kafka import CALL_TIMEOUT_S, admin
 
-    listing = admin(bootstrap).list_consumer_groups(request_timeout=CALL_TIMEOUT_S).result()
+    client = admin(bootstrap)
+    listing = client.list_consumer_groups(request_timeout=CALL_TIMEOUT_S).result(timeout=CALL_TIMEOUT_S)
     if listing.errors:
         first = listing.errors[0]
         raise first if isinstance(first, KafkaException) else KafkaException(first)
@@ -95,7 +96,7 @@ def _lag(client: "AdminClient", group: str, owners: dict[tuple[str, int], str]) 
                 "partition": place.partition,
                 "committed": offset if offset >= 0 else None,
                 "high_watermark": end,
-                "lag": end - offset if offset >= 0 else None,
+                "lag": max(0, end - offset) if offset >= 0 else None,
                 "client": owners.get(key),
             }
         )
@@ -123,7 +124,8 @@ def delete(
     """
     from braidlog.cli.kafka import admin, result
 
-    futures = admin(bootstrap).delete_consumer_groups(groups)
+    client = admin(bootstrap)
+    futures = client.delete_consumer_groups(groups)
     for group in groups:
         result(futures, group)
     if format is OutputFormat.JSON:
@@ -202,19 +204,20 @@ def _targets(client: "AdminClient", places: list["TopicPartition"], to: str) -> 
     from braidlog.cli.errors import CommandError
     from braidlog.cli.kafka import result
 
-    if to.isdecimal():
-        return [int(to)] * len(places)
+    starts = client.list_offsets(dict.fromkeys(places, OffsetSpec.earliest()))
+    ends = client.list_offsets(dict.fromkeys(places, OffsetSpec.latest()))
+    bounds = [(result(starts, place).offset, result(ends, place).offset) for place in places]
     if to == "earliest":
-        spec = OffsetSpec.earliest()
-    elif to == "latest":
-        spec = OffsetSpec.latest()
-    elif to.startswith("@") and to[1:].isdecimal():
-        spec = OffsetSpec.for_timestamp(int(to[1:]))
-    else:
+        return [start for start, _ in bounds]
+    if to == "latest":
+        return [end for _, end in bounds]
+    if to.isdecimal():
+        return [min(max(int(to), start), end) for start, end in bounds]
+    if not (to.startswith("@") and to[1:].isdecimal()):
         raise CommandError(
             f"--to {to!r} is not a place", help="Use earliest, latest, an offset such as 42, or @1700000000000."
         )
-    found = client.list_offsets(dict.fromkeys(places, spec))
-    ends = client.list_offsets(dict.fromkeys(places, OffsetSpec.latest()))
+    found = client.list_offsets(dict.fromkeys(places, OffsetSpec.for_timestamp(int(to[1:]))))
+    offsets = [result(found, place).offset for place in places]
     # A timestamp after the last record is answered with -1: then the end it is.
-    return [offset if (offset := result(found, p).offset) >= 0 else result(ends, p).offset for p in places]
+    return [offset if offset >= 0 else end for offset, (_, end) in zip(offsets, bounds, strict=True)]

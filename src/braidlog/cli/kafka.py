@@ -38,7 +38,10 @@ def _config(bootstrap: str, connection: _Connection, extra: Mapping[str, Any]) -
 
 
 def admin(bootstrap: str) -> "AdminClient":
-    """An admin client that has seen the cluster: what cannot be reached is reported here, not as a timeout later."""
+    """An admin client that has seen the cluster: what cannot be reached is reported here, not as a timeout later.
+
+    Keep it until its futures are done: what it has not answered yet fails when it goes.
+    """
     from confluent_kafka.admin import AdminClient
 
     connection = _Connection()
@@ -80,4 +83,9 @@ def check_reachable(client: Any, bootstrap: str, connection: _Connection) -> Non
 
 def result(futures: Mapping[Any, "Future[T]"], key: Any) -> T:
     """The answer for one of the things that were asked about; raises what the broker said of it."""
-    return futures[key].result(timeout=CALL_TIMEOUT_S)
+    try:
+        return futures[key].result(timeout=CALL_TIMEOUT_S)
+    except TimeoutError:
+        raise CommandError(
+            f"no answer within {CALL_TIMEOUT_S:.0f} s", help="Is the control plane running? Look at the agent's log."
+        ) from None

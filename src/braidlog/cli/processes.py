@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from braidlog.cli.errors import CommandError
 from braidlog.cli.options import Config, Format, ReadyFile, Set, StoreUrl, pairs
 from braidlog.cli.output import OutputFormat, emit_json, say
 
@@ -162,6 +163,7 @@ def serve(
         running = start()
         starting = asyncio.ensure_future(running.__aenter__())
         stopping = asyncio.ensure_future(stop.wait())
+        lost: asyncio.Future[str] | None = None
         try:
             await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():
@@ -171,12 +173,17 @@ def serve(
             endpoints = starting.result()
             try:
                 _announce(name, endpoints, settings, ready_file, output)
-                await stopping
+                lost = asyncio.ensure_future(endpoints.wait_lost())
+                await asyncio.wait({stopping, lost}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 _unready(ready_file)
                 await running.__aexit__(None, None, None)
         finally:
             stopping.cancel()
+            if lost is not None:
+                lost.cancel()
+        if not stop.is_set() and lost is not None:
+            raise CommandError(lost.result(), help="Two control planes must not share one metadata store; stop one.")
         say(f"{name}: stopped")
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:

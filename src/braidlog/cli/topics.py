@@ -66,7 +66,8 @@ def list_topics(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, format: Format = Outpu
     """
     from braidlog.cli.kafka import CALL_TIMEOUT_S, admin
 
-    metadata = admin(bootstrap).list_topics(timeout=CALL_TIMEOUT_S)
+    client = admin(bootstrap)
+    metadata = client.list_topics(timeout=CALL_TIMEOUT_S)
     rows = [{"topic": name, "partitions": len(topic.partitions)} for name, topic in sorted(metadata.topics.items())]
     emit_rows(format, ["topic", "partitions"], rows)
 

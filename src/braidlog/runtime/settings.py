@@ -121,6 +121,8 @@ class AgentSettings(CommonSettings):
     """A batch is uploaded at the latest this long after its first record."""
     upload_budget_usd_month: float = Field(65.0, ge=0, allow_inf_nan=False, examples=["65"])
     """What may be spent on uploads that close before size or interval ask for it, to answer sooner."""
+    store_price: Literal["auto", "s3-standard", "s3-express", "free"] = Field("auto", examples=["s3-standard"])
+    """The prices that the budget is reckoned with; auto goes by the store's URL, and takes what is not AWS as free."""
     uploads_in_flight_max: int = Field(16, ge=1, le=1024, examples=["16"])
     """How many uploads run at the same time."""
     memory_budget_bytes: Size = Field(512 * MIB, ge=16 * MIB, examples=["512MiB"])
@@ -130,13 +132,8 @@ class AgentSettings(CommonSettings):
 
     request_timeout_ms: Milliseconds = Field(30_000, ge=100, le=3_600_000, examples=["30s"])
     """A produce request that is not durable by then is answered with a timeout."""
-    upload_timeout_ms: Milliseconds = Field(20_000, ge=100, le=3_600_000, examples=["20s"])
-    """A single upload that takes longer is given up and checked."""
     commit_timeout_ms: Milliseconds = Field(10_000, ge=100, le=3_600_000, examples=["10s"])
     """How long a call to the control plane may take."""
-
-    connections_max: int = Field(10_000, ge=1, le=1_000_000, examples=["10000"])
-    """Client connections that are kept open. More are closed at once."""
 
     auto_create_topics_enable: bool = Field(True, examples=["true"])
     """Whether a topic comes into being when a client first asks for it."""
