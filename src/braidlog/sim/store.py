@@ -1,0 +1,206 @@
+"""A simulated object store: one bucket, and for every process its own unreliable way to it.
+
+A request takes effect at one moment and is answered at a later one. Its caller may be told nothing, or be gone by then,
+and a put may land long after everybody has given it up.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from dataclasses import dataclass
+from math import exp
+from typing import TypeVar
+
+from braidlog.objects.store import (
+    AlreadyExists,
+    Blob,
+    Bytes,
+    Conflict,
+    ListPage,
+    NotFound,
+    ObjectMeta,
+    SlowDown,
+    StoreTimeout,
+    StoreUnavailable,
+    Tail,
+    TornRead,
+)
+from braidlog.runtime.entropy import Entropy
+from braidlog.sim.clock import EPOCH_MS
+from braidlog.sim.loop import VirtualLoop
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class StoreWeather:
+    """How the store behaves at the moment."""
+
+    put_s_median: float = 0.05
+    get_s_median: float = 0.01
+    error: float = 0.0
+    slow_down: float = 0.0
+    lost_answer: float = 0.0
+    """The request takes effect, and its caller never hears of it."""
+    late_put: float = 0.0
+    """The put takes effect only after its caller has given up."""
+    torn_read: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    data: bytes
+    etag: str
+    modified_ms: int
+
+
+class Bucket:
+    """What is in the store. Belongs to the world: it survives every process."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self._context = Context()
+        self._versions = 0
+        self.objects: dict[str, _Stored] = {}
+        self.puts = 0
+
+    def after(self, delay_s: float, effect: Callable[[], T]) -> asyncio.Future[T]:
+        """Let something happen in the world, whatever becomes of who asked for it."""
+        done: asyncio.Future[T] = self._loop.create_future()
+
+        def happen() -> None:
+            try:
+                result = effect()
+            except Exception as error:  # noqa: BLE001 - it is the caller's to handle
+                if not done.done():
+                    done.set_exception(error)
+                    done.exception()
+            else:
+                if not done.done():
+                    done.set_result(result)
+
+        self._loop.call_later(delay_s, happen, context=self._context)
+        return done
+
+    def put(self, key: str, data: bytes, *, overwrite: bool, etag: str | None = None) -> str:
+        known = self.objects.get(key)
+        if etag is not None:
+            if known is None or known.etag != etag:
+                raise Conflict(f"{key} is not at version {etag}")
+        elif known is not None and not overwrite:
+            raise AlreadyExists(key)
+        self._versions += 1
+        self.puts += 1
+        stored = _Stored(data, str(self._versions), EPOCH_MS + int(self._loop.time() * 1000))
+        self.objects[key] = stored
+        return stored.etag
+
+    def get(self, key: str) -> _Stored:
+        if key not in self.objects:
+            raise NotFound(key)
+        return self.objects[key]
+
+
+class SimStore:
+    """One process' way to the bucket."""
+
+    REQUEST_TIMEOUT_S = 5.0
+
+    def __init__(self, bucket: Bucket, loop: VirtualLoop, entropy: Entropy, weather: StoreWeather) -> None:
+        self._bucket = bucket
+        self._loop = loop
+        self._entropy = entropy
+        self._weather = weather
+
+    @property
+    def url(self) -> str:
+        return "s3://simulated"
+
+    def _latency_s(self, median_s: float) -> float:
+        """Log-normal: one in twenty takes twice as long, and a few much longer."""
+        return median_s * exp(0.42 * self._entropy.normal())
+
+    async def _request(self, name: str, median_s: float, effect: Callable[[], T]) -> T:
+        weather = self._weather
+        luck = self._entropy.uniform(0.0, 1.0)
+        latency_s = self._latency_s(median_s)
+        if (luck := luck - weather.error) < 0:
+            await asyncio.sleep(latency_s)
+            raise StoreUnavailable(f"{name}: the simulated store refuses")
+        if (luck := luck - weather.slow_down) < 0:
+            await asyncio.sleep(latency_s)
+            raise SlowDown(f"{name}: the simulated store is too busy")
+        if (luck := luck - weather.lost_answer) < 0:
+            self._bucket.after(latency_s, effect)
+            await asyncio.sleep(self.REQUEST_TIMEOUT_S)
+            raise StoreTimeout(f"{name}: no answer")
+        if name == "put" and luck - weather.late_put < 0:
+            self._bucket.after(self.REQUEST_TIMEOUT_S + self._entropy.uniform(0.0, 120.0), effect)
+            await asyncio.sleep(self.REQUEST_TIMEOUT_S)
+            raise StoreTimeout(f"{name}: no answer")
+        result = await self._bucket.after(latency_s * 0.8, effect)
+        await asyncio.sleep(latency_s * 0.2)
+        return result
+
+    async def _write(self, name: str, effect: Callable[[], T]) -> T:
+        return await self._request(name, self._weather.put_s_median, effect)
+
+    async def _read(self, name: str, effect: Callable[[], T]) -> T:
+        if self._weather.torn_read and self._entropy.uniform(0.0, 1.0) < self._weather.torn_read:
+            await asyncio.sleep(self._latency_s(self._weather.get_s_median))
+            raise TornRead(f"{name}: the answer ended early")
+        return await self._request(name, self._weather.get_s_median, effect)
+
+    async def put(self, key: str, data: Bytes, *, overwrite: bool = False) -> str | None:
+        copy = bytes(data)
+        return await self._write("put", lambda: self._bucket.put(key, copy, overwrite=overwrite))
+
+    async def update(self, key: str, data: Bytes, *, etag: str) -> str | None:
+        copy = bytes(data)
+        return await self._write("update", lambda: self._bucket.put(key, copy, overwrite=True, etag=etag))
+
+    async def get(self, key: str) -> Blob:
+        stored = await self._read("get", lambda: self._bucket.get(key))
+        return Blob(stored.data, stored.etag)
+
+    async def get_range(self, key: str, start: int, end: int) -> Bytes:
+        return (await self.get_ranges(key, [(start, end)]))[0]
+
+    async def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Bytes]:
+        stored = await self._read("get_ranges", lambda: self._bucket.get(key))
+        if any(end > len(stored.data) for _, end in ranges):
+            raise TornRead(f"{key} has {len(stored.data)} bytes only")
+        return [stored.data[start:end] for start, end in ranges]
+
+    async def get_tail(self, key: str, length: int) -> Tail:
+        stored = await self._read("get_tail", lambda: self._bucket.get(key))
+        return Tail(stored.data[-length:] if length else b"", len(stored.data))
+
+    async def head(self, key: str) -> ObjectMeta:
+        return _meta(key, await self._read("head", lambda: self._bucket.get(key)))
+
+    async def list(self, prefix: str, *, after: str | None = None, limit: int = 1000) -> ListPage:
+        def effect() -> ListPage:
+            keys = sorted(
+                key for key in self._bucket.objects if key.startswith(prefix) and (after is None or key > after)
+            )
+            found = tuple(_meta(key, self._bucket.objects[key]) for key in keys[:limit])
+            return ListPage(found, keys[limit - 1] if len(keys) > limit else None)
+
+        return await self._read("list", effect)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        wanted = list(keys)
+
+        def effect() -> None:
+            for key in wanted:
+                self._bucket.objects.pop(key, None)
+
+        await self._write("delete", effect)
+
+    async def close(self) -> None:
+        pass
+
+
+def _meta(key: str, stored: _Stored) -> ObjectMeta:
+    return ObjectMeta(key, len(stored.data), stored.etag, stored.modified_ms)
