@@ -206,7 +206,7 @@ def validate_batches(
             or (not attributes & CODEC_MASK and record_count * RECORD_BYTES_MIN > batch_length)
             or base_ms < -1
             or max_ms < -1
-            or (producer_id < 0 and (producer_id != -1 or base_sequence != -1 or attributes & TRANSACTIONAL_BIT))
+            or (producer_id < 0 and (producer_id != -1 or attributes & TRANSACTIONAL_BIT))
             or (producer_id >= 0 and (base_sequence < 0 or producer_epoch < 0))
             or not (timestamp_ms_min <= base_ms <= timestamp_ms_max or base_ms == -1)
             or not (timestamp_ms_min <= max_ms <= timestamp_ms_max or max_ms == -1)
@@ -313,8 +313,7 @@ def _producer_problem(header: BatchHeader) -> str | None:
         return None
     if header.producer_id != -1:
         return f"producer id {header.producer_id}"
-    if header.base_sequence != -1:
-        return f"sequence number {header.base_sequence} without a producer id"
+    # The sequence number then means nothing: aiokafka sends 0 there.
     if header.is_transactional:
         return "a transactional batch without a producer id"
     return None

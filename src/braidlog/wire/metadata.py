@@ -87,17 +87,18 @@ class MetadataResponse(NamedTuple):
 
 
 def read_metadata_request(version: int, body: memoryview) -> MetadataRequest:
-    """The request in `body`, which begins behind the header."""
+    """The request in `body`, which begins behind the header.
+
+    Bytes that are left over are ignored: librdkafka writes a null list of topics as four bytes where one is due, so
+    its request for all topics is three bytes too long.
+    """
     try:
-        request, position = _read(version, body)
+        return _read(version, body)
     except (IndexError, struct.error):
         raise truncated() from None
-    if position != len(body):
-        raise MalformedRequest(f"{len(body) - position} bytes behind the metadata request")
-    return request
 
 
-def _read(version: int, body: memoryview) -> tuple[MetadataRequest, int]:
+def _read(version: int, body: memoryview) -> MetadataRequest:
     flexible = version >= _FLEXIBLE_FROM
     count, position = read_nullable_count(body, 0, flexible)
     topics: list[MetadataTopicRequest] | None = None
@@ -127,8 +128,8 @@ def _read(version: int, body: memoryview) -> tuple[MetadataRequest, int]:
     if version >= 8:
         topic_operations, position = read_bool(body, position)
     if flexible:
-        position = read_tags(body, position)
-    return MetadataRequest(topics, creation, cluster_operations, topic_operations), position
+        read_tags(body, position)
+    return MetadataRequest(topics, creation, cluster_operations, topic_operations)
 
 
 _PARTITION_V0 = Struct(">hii")

@@ -1,0 +1,161 @@
+"""What goes in comes out: every codec, every client, every part of a record."""
+
+import time
+from collections.abc import Callable
+
+import confluent_kafka
+import pytest
+
+from tests.kafka.clients import CLIENTS, CODECS, PYTHON_CLIENTS, KafkaClient, Record, has_kcat, without_place
+from tests.kafka.topics import admin_client, unique_name
+
+NewTopic = Callable[..., str]
+
+
+def some_records(count: int) -> list[Record]:
+    return [Record(b"value %d " % i + b"x" * (i % 50), b"key %d" % (i % 7)) for i in range(count)]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_codec_with_every_client(client: KafkaClient, codec: str, bootstrap: str, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    records = some_records(100)
+    offsets = client.produce(bootstrap, topic, records, codec=codec)
+    found = client.consume(bootstrap, topic, len(records))
+    assert without_place(found) == records
+    assert [record.offset for record in found] == list(range(100))
+    assert offsets in ([], list(range(100)))  # kcat does not tell
+
+
+def test_each_client_reads_what_each_other_wrote(bootstrap: str, new_topic: NewTopic) -> None:
+    writers = [name for name in CLIENTS if name != "kcat" or has_kcat()]
+    topic = new_topic(partitions=len(writers))
+    expected: dict[int, list[Record]] = {}
+    for partition, writer in enumerate(writers):
+        for codec in CODECS:
+            records = [Record(f"{writer} {codec} {i}".encode(), f"{i}".encode(), partition=partition) for i in range(5)]
+            CLIENTS[writer].produce(bootstrap, topic, records, codec=codec)
+            expected.setdefault(partition, []).extend(records)
+    for reader in writers:
+        found = CLIENTS[reader].consume(bootstrap, topic, 25 * len(writers), partitions=range(len(writers)))
+        for partition in expected:
+            mine = [record for record in found if record.partition == partition]
+            assert without_place(mine) == without_place(expected[partition]), reader
+
+
+def test_nulls_headers_and_timestamps(client: KafkaClient, bootstrap: str, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    headers = (("name", b"text"), ("name", b"twice"), ("empty", b""))
+    if client.name == "kcat":
+        records = [Record(b"v", b"k", headers), Record(None, b"deleted", headers), Record(b"no key", None, headers)]
+    else:
+        headers += (("binary", bytes(range(256))),)
+        start_ms = 1_600_000_000_000
+        records = [
+            Record(b"v", b"k", headers, start_ms),
+            Record(None, b"deleted", (), start_ms + 5),
+            Record(b"no key", None, (), start_ms - 5),
+            Record(b"", b"", (), start_ms + 1),
+        ]
+        if client.name == "confluent":  # the others refuse it themselves
+            records.append(Record(None, None, headers, start_ms + 2))
+    client.produce(bootstrap, topic, records)
+    found = client.consume(bootstrap, topic, len(records))
+    assert without_place(found) == without_place(records)
+    if client.name != "kcat":
+        assert [record.timestamp_ms for record in found] == [record.timestamp_ms for record in records]
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_log_append_time_is_stamped_by_the_broker(codec: str, bootstrap: str, new_topic: NewTopic) -> None:
+    topic = new_topic(message_timestamp_type="LogAppendTime")
+    before_ms = int(time.time() * 1000)
+    records = [Record(b"%d" % i, timestamp_ms=1000 + i) for i in range(20)]
+    CLIENTS["confluent"].produce(bootstrap, topic, records, codec=codec)
+    after_ms = int(time.time() * 1000)
+    for name in PYTHON_CLIENTS:
+        found = CLIENTS[name].consume(bootstrap, topic, 20)
+        assert [record.value for record in found] == [b"%d" % i for i in range(20)]
+        assert all(before_ms <= (record.timestamp_ms or 0) <= after_ms for record in found), name
+
+
+@pytest.mark.parametrize("name", PYTHON_CLIENTS)
+def test_a_record_of_900_kb(name: str, bootstrap: str, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    value = bytes(range(256)) * 3515
+    client = CLIENTS[name]
+    assert client.produce(bootstrap, topic, [Record(value), Record(b"small")]) == [0, 1]
+    assert [record.value for record in client.consume(bootstrap, topic, 2)] == [value, b"small"]
+
+
+@pytest.mark.parametrize("name", PYTHON_CLIENTS)
+def test_a_record_of_5_mb_where_the_topic_allows_it(name: str, bootstrap: str, new_topic: NewTopic) -> None:
+    topic = new_topic(max_message_bytes=6_000_000)
+    value = bytes(range(256)) * 19_531
+    client = CLIENTS[name]
+    assert client.produce(bootstrap, topic, [Record(value)]) == [0]
+    assert [record.value for record in client.consume(bootstrap, topic, 1)] == [value]
+
+
+@pytest.mark.parametrize("name", PYTHON_CLIENTS)
+def test_a_record_beyond_the_limit_is_refused_and_the_next_one_is_not(
+    name: str, bootstrap: str, new_topic: NewTopic
+) -> None:
+    topic = new_topic(max_message_bytes=100_000)
+    client = CLIENTS[name]
+    with pytest.raises(Exception, match=r"(?i)message.{0,3}(size )?.{0,3}too.{0,3}large|larger than"):
+        client.produce(bootstrap, topic, [Record(b"x" * 200_000)])
+    assert client.produce(bootstrap, topic, [Record(b"small")]) == [0]
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+def test_acks(client: KafkaClient, acks: str, bootstrap: str, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    records = some_records(20)
+    offsets = client.produce(bootstrap, topic, records, acks=acks)
+    assert without_place(client.consume(bootstrap, topic, 20)) == records
+    if client.name != "kcat" and acks != "0":
+        assert offsets == list(range(20))
+
+
+def test_a_hundred_partitions(bootstrap: str, new_topic: NewTopic) -> None:
+    topic = new_topic(partitions=100)
+    records = [Record(b"%d" % i, partition=i % 100) for i in range(1_000)]
+    CLIENTS["confluent"].produce(bootstrap, topic, records)
+    for name in PYTHON_CLIENTS:
+        found = CLIENTS[name].consume(bootstrap, topic, 1_000, partitions=range(100))
+        by_partition: dict[int, list[bytes | None]] = {}
+        for record in found:
+            assert record.offset == len(by_partition.setdefault(record.partition, []))
+            by_partition[record.partition].append(record.value)
+        assert by_partition == {p: [b"%d" % i for i in range(p, 1_000, 100)] for p in range(100)}, name
+
+
+def test_topics_are_created_on_first_use(client: KafkaClient, bootstrap: str) -> None:
+    topic = unique_name("auto")
+    client.produce(bootstrap, topic, [Record(b"first", b"k")])
+    assert [record.value for record in client.consume(bootstrap, topic, 1)] == [b"first"]
+    assert topic in admin_client(bootstrap).list_topics(timeout=10).topics
+
+
+def test_many_records_through_small_batches(bootstrap: str, new_topic: NewTopic) -> None:
+    """More requests than a connection may have in flight, and several producers at once on the same partition."""
+    topic = new_topic()
+    delivered: list[int] = []
+
+    def report(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
+        assert error is None
+        delivered.append(message.offset())
+
+    settings = {"bootstrap.servers": bootstrap, "linger.ms": 0, "batch.num.messages": 3}
+    producers = [confluent_kafka.Producer(settings) for _ in range(3)]
+    for i in range(1_000):
+        for number, producer in enumerate(producers):
+            producer.produce(topic, b"%d %d" % (number, i), partition=0, on_delivery=report)
+    for producer in producers:
+        assert producer.flush(20) == 0
+    assert sorted(delivered) == list(range(3_000))
+    found = CLIENTS["confluent"].consume(bootstrap, topic, 3_000)
+    for number in range(3):
+        mine = [record.value for record in found if (record.value or b"").startswith(b"%d " % number)]
+        assert mine == [b"%d %d" % (number, i) for i in range(1_000)]
