@@ -32,6 +32,7 @@ from braidlog.objects.store import (
     StoreDenied,
     StoreError,
     StoreFull,
+    StoreTimeout,
     StoreUnavailable,
     Tail,
     TornRead,
@@ -44,7 +45,6 @@ T = TypeVar("T")
 OWN_FOLDER = ".braidlog"
 """Temporary files and the lock lie here. No key may begin with it."""
 THREADS_MAX = 8
-_LINK_ATTEMPTS_MAX = 5
 _BLOCK_BYTES = 4096
 _DIRECT_BYTES_MIN = 256 * 1024
 _DIRECT_CHUNK_BYTES = 1024 * 1024
@@ -200,28 +200,29 @@ class LocalStore:
 
     def _create(self, write: _Write) -> str:
         status = self._write_temporary(write)
-        folder = os.path.dirname(write.path)
         try:
-            for attempts_left in range(_LINK_ATTEMPTS_MAX - 1, -1, -1):
-                try:
-                    self._make_folders(write.key, folder)
-                    os.link(write.temporary, write.path)
-                    break
-                except FileNotFoundError:
-                    # Its last object was deleted, and the folder with it, since it was last seen.
-                    self._forget(folder)
-                    if attempts_left == 0:
-                        raise
-                except FileExistsError:
-                    if os.path.isdir(write.path):
-                        raise _folder_error(write.key) from None
-                    # Whoever learns that an object exists may rely on it, so it must be durable from here on.
-                    _sync_folder(folder)
-                    raise AlreadyExists(f"{write.key} exists already") from None
+            try:
+                self._link(write, cached=True)
+            except FileNotFoundError:
+                # Its last object was deleted, and the folder with it. Under the lock nobody removes folders.
+                with self._locked():
+                    self._link(write, cached=False)
         finally:
             _unlink(write.temporary)
-        _sync_folder(folder)
         return _etag(status)
+
+    def _link(self, write: _Write, *, cached: bool) -> None:
+        folder = os.path.dirname(write.path)
+        self._make_folders(write.key, folder, cached=cached)
+        try:
+            os.link(write.temporary, write.path)
+        except FileExistsError:
+            if os.path.isdir(write.path):
+                raise _folder_error(write.key) from None
+            # Whoever learns that an object exists may rely on it, so it must be durable from here on.
+            _sync_folder(folder)
+            raise AlreadyExists(f"{write.key} exists already") from None
+        _sync_name(write.key, folder)
 
     def _replace(self, write: _Write, expected_etag: str | None) -> str:
         status = self._write_temporary(write)
@@ -237,13 +238,13 @@ class LocalStore:
                 if expected_etag is not None and (current is None or _etag(current) != expected_etag):
                     raise Conflict(f"{write.key} is not at version {expected_etag}")
                 if current is None:
-                    self._forget(folder)
-                    self._make_folders(write.key, folder)
+                    self._make_folders(write.key, folder, cached=False)
                 os.rename(write.temporary, write.path)
+                # Within the lock, so that whoever sees the new version next may rely on it.
+                _sync_name(write.key, folder)
         except BaseException:
             _unlink(write.temporary)
             raise
-        _sync_folder(folder)
         return _etag(status)
 
     def _delete(self, paths: Sequence[str]) -> None:
@@ -333,25 +334,24 @@ class LocalStore:
         try:
             return os.open(path, flags, 0o644)
         except FileNotFoundError:
-            self._forget(self._own_folder)
-            self._make_folders("", self._own_folder)
+            self._make_folders("", self._own_folder, cached=False)
             return os.open(path, flags, 0o644)
 
-    def _make_folders(self, key: str, folder: str) -> None:
+    def _make_folders(self, key: str, folder: str, *, cached: bool) -> None:
         """Make a folder and those above it, each durable in the one above.
 
         Folders that are there already are synced once too: another process may have made them a moment ago.
         """
-        if folder in self._synced_folders:
+        if cached and folder in self._synced_folders:
             return
         if folder == self._root:
             os.makedirs(folder, exist_ok=True)
         else:
-            self._make_folders(key, os.path.dirname(folder))
+            self._make_folders(key, os.path.dirname(folder), cached=cached)
             try:
                 os.mkdir(folder)
             except FileExistsError:
-                if not os.path.isdir(folder):
+                if not stat.S_ISDIR(os.stat(folder).st_mode):
                     raise InvalidKey(f"part of {key} is an object", help="No key may be another's folder.") from None
         try:
             _sync_folder(os.path.dirname(folder))
@@ -431,6 +431,16 @@ def _sync_folder(folder: str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _sync_name(key: str, folder: str) -> None:
+    """Make a new name durable. It can be seen already, so a failure here does not undo the write."""
+    try:
+        _sync_folder(folder)
+    except FileNotFoundError:
+        pass  # the object was deleted as soon as it was there, and the folder with it
+    except OSError as error:
+        raise StoreTimeout(f"{key} was written, but may not outlive a power loss: {error}") from error
 
 
 def _folder_error(key: str) -> InvalidKey:

@@ -1,0 +1,316 @@
+"""What only the file store has: durability, leftovers of crashes, several processes, full disks."""
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from tests.fakes import FakeClock
+
+from braidlog.objects import local
+from braidlog.objects.keys import InvalidKey
+from braidlog.objects.local import OWN_FOLDER, LocalStore
+from braidlog.objects.store import AlreadyExists, Conflict, NotFound, StoreDenied, StoreError, StoreFull, StoreTimeout
+from braidlog.runtime.entropy import SeededEntropy
+
+
+@pytest.fixture
+async def store(tmp_path: Path, clock: FakeClock, entropy: SeededEntropy) -> AsyncIterator[LocalStore]:
+    store = LocalStore(tmp_path / "store", clock=clock, entropy=entropy)
+    yield store
+    await store.close()
+
+
+class PowerLoss(BaseException):
+    """The machine stops here."""
+
+
+def record_calls(monkeypatch: pytest.MonkeyPatch, calls: list[str], *, fail_at: int = 10**9) -> None:
+    """Note the calls that matter to durability, and stop at one of them."""
+
+    def watch(module: object, name: str) -> None:
+        real: Callable[..., object] = getattr(module, name)
+
+        def watched(*arguments: object, **options: object) -> object:
+            if len(calls) >= fail_at:
+                raise PowerLoss
+            what = arguments[0]
+            if isinstance(what, int):
+                what = os.readlink(f"/proc/self/fd/{what}")
+            kind = OWN_FOLDER if OWN_FOLDER in str(what) and name != "_sync_folder" else Path(str(what)).name
+            calls.append(f"{name} {kind}")
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(module, name, watched)
+
+    for name in ["link", "rename", "write", "mkdir", "unlink"]:
+        watch(local.os, name)
+    for name in ["_sync", "_sync_folder"]:
+        watch(local, name)
+
+
+async def test_the_file_is_synced_before_it_has_its_name_and_the_folder_after(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.put("a/first", b"x")
+    calls: list[str] = []
+    record_calls(monkeypatch, calls)
+    await store.put("a/k", b"data")
+    own = OWN_FOLDER
+    assert calls == [f"write {own}", f"_sync {own}", f"link {own}", "_sync_folder a", f"unlink {own}"]
+    calls.clear()
+    await store.put("a/k", b"more", overwrite=True)
+    assert calls == [f"write {own}", f"_sync {own}", f"rename {own}", "_sync_folder a"]
+    calls.clear()
+    with pytest.raises(AlreadyExists):
+        await store.put("a/k", b"data")
+    assert calls[-2:] == ["_sync_folder a", f"unlink {own}"]
+
+
+async def test_new_folders_are_synced_into_the_one_above(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    await store.put("first", b"x")
+    calls: list[str] = []
+    record_calls(monkeypatch, calls)
+    await store.put("a/b/k", b"data")
+    assert [call for call in calls if OWN_FOLDER not in call] == [
+        "mkdir a",
+        "_sync_folder store",
+        "mkdir b",
+        "_sync_folder a",
+        "_sync_folder b",
+    ]
+
+
+async def test_a_crash_at_any_moment_leaves_nothing_or_the_whole_object(
+    tmp_path: Path, clock: FakeClock, entropy: SeededEntropy
+) -> None:
+    seen = set()
+    for moment in range(12):
+        root = tmp_path / str(moment)
+        first = LocalStore(root, clock=clock, entropy=entropy.fork(f"a{moment}"))
+        calls: list[str] = []
+        with pytest.MonkeyPatch.context() as patch:
+            record_calls(patch, calls, fail_at=moment)
+            try:
+                await first.put("a/k", b"whole object")
+                seen.add("acknowledged")
+            except PowerLoss:
+                pass
+        await first.close()
+        second = LocalStore(root, clock=clock, entropy=entropy.fork(f"b{moment}"))
+        listed = [meta.key for meta in (await second.list("")).objects]
+        if listed:
+            assert bytes((await second.get("a/k")).data) == b"whole object"
+            seen.add("whole")
+        else:
+            await second.put("a/k", b"written after the crash")
+            seen.add("nothing")
+        assert [meta.key for meta in (await second.list("")).objects] == ["a/k"]
+        await second.close()
+    assert seen == {"acknowledged", "whole", "nothing"}
+
+
+async def test_leftovers_are_neither_listed_nor_in_the_way(store: LocalStore, tmp_path: Path) -> None:
+    await store.put("a/k", b"x")
+    own = tmp_path / "store" / OWN_FOLDER
+    for number in range(20):
+        (own / f"deadbeef-{number}").write_bytes(b"half an obj")
+    assert [meta.key for meta in (await store.list("")).objects] == ["a/k"]
+    assert (await store.list(".braid")).objects == ()
+    await store.put("a/l", b"y")
+    with pytest.raises(InvalidKey):
+        await store.get(f"{OWN_FOLDER}/deadbeef-1")
+    await store.put(f"{OWN_FOLDER}x", b"only the folder itself is ours")
+
+
+async def test_nothing_is_left_after_failed_puts(store: LocalStore, tmp_path: Path) -> None:
+    etag = await store.put("k", b"x")
+    with pytest.raises(AlreadyExists):
+        await store.put("k", b"y")
+    with pytest.raises(Conflict):
+        await store.update("k", b"y", etag="wrong")
+    assert etag is not None
+    await store.update("k", b"y", etag=etag)
+    assert os.listdir(tmp_path / "store" / OWN_FOLDER) == ["lock"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+async def test_a_full_disk(store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    await store.put("first", b"x")
+
+    def full(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    for size in [10, 1 << 20]:
+        with monkeypatch.context() as patch:
+            patch.setattr(local.os, "write", full)
+            with pytest.raises(StoreFull) as caught:
+                await store.put("k", bytes(size))
+        assert str(tmp_path) in caught.value.help
+        assert caught.value.retriable
+    assert [meta.key for meta in (await store.list("")).objects] == ["first"]
+    assert os.listdir(tmp_path / "store" / OWN_FOLDER) == []
+    await store.put("k", b"there is room again")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(errno.EACCES, StoreDenied), (errno.EROFS, StoreDenied), (errno.EIO, StoreError)]
+)
+async def test_other_failures_are_typed(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[StoreError]
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(local, "_sync", fail)
+    with pytest.raises(kind):
+        await store.put("k", b"x")
+
+
+async def test_a_name_that_cannot_be_synced_leaves_the_outcome_open(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    etag = await store.put("first", b"x")
+    assert etag is not None
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, "bad disk")
+
+    monkeypatch.setattr(local, "_sync_folder", fail)
+    for write in [store.put("k", b"x"), store.update("first", b"y", etag=etag)]:
+        with pytest.raises(StoreTimeout):
+            await write
+
+
+@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 262_143, 262_144, 262_145, 1 << 20, (1 << 20) + 4097, 5_000_001])
+async def test_all_sizes_come_back(store: LocalStore, entropy: SeededEntropy, size: int) -> None:
+    data = entropy.token(size)
+    await store.put("k", data)
+    assert (await store.get("k")).data == data
+    await store.put("k", memoryview(bytearray(data))[: size // 2], overwrite=True)
+    assert (await store.get("k")).data == data[: size // 2]
+
+
+async def test_a_file_system_without_direct_writes(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.write
+    refused = []
+
+    def write(fd: int, data: memoryview) -> int:
+        flags = local.fcntl.fcntl(fd, local.fcntl.F_GETFL)
+        if flags & os.O_DIRECT:
+            refused.append(fd)
+            raise OSError(errno.EINVAL, "no direct writes here")
+        return real(fd, data[:100_000])
+
+    monkeypatch.setattr(local.os, "write", write)
+    data = bytes(range(256)) * 4096
+    await store.put("k", data)
+    await store.put("l", data)
+    assert (await store.get("k")).data == data
+    assert (await store.get("l")).data == data
+    assert len(refused) <= 1
+
+
+async def test_an_object_cannot_be_a_folder(store: LocalStore) -> None:
+    await store.put("a/b", b"x")
+    for overwrite in [False, True]:
+        with pytest.raises(InvalidKey):
+            await store.put("a", b"x", overwrite=overwrite)
+        with pytest.raises(InvalidKey):
+            await store.put("a/b/c", b"x", overwrite=overwrite)
+        with pytest.raises(InvalidKey):
+            await store.put("a/b/c/d", b"x", overwrite=overwrite)
+    with pytest.raises(InvalidKey):
+        await store.put("n" * 300, b"x")
+    await store.delete(["a", "a/b/c"])
+    assert [meta.key for meta in (await store.list("")).objects] == ["a/b"]
+
+
+async def test_empty_folders_go_with_their_last_object(store: LocalStore, tmp_path: Path) -> None:
+    await store.put("data/1/0000000001/a", b"x")
+    await store.put("data/1/0000000002/a", b"x")
+    await store.delete(["data/1/0000000001/a"])
+    assert os.listdir(tmp_path / "store" / "data" / "1") == ["0000000002"]
+    await store.delete(["data/1/0000000002/a"])
+    assert os.listdir(tmp_path / "store") == [OWN_FOLDER]
+    await store.put("data/1/0000000001/a", b"again")
+
+
+async def test_a_folder_removed_by_another_process_is_made_again(
+    store: LocalStore, tmp_path: Path, clock: FakeClock
+) -> None:
+    other = LocalStore(tmp_path / "store", clock=clock, entropy=SeededEntropy("other"))
+    for _ in range(3):
+        await store.put("a/b/k", b"x")
+        await other.delete(["a/b/k"])
+        assert not (tmp_path / "store" / "a").exists()
+    etag = await store.put("a/b/k", b"x", overwrite=True)
+    assert etag is not None
+    await other.update("a/b/k", b"y", etag=etag)
+    await other.close()
+
+
+async def test_puts_and_deletes_race_for_a_folder(store: LocalStore, tmp_path: Path, clock: FakeClock) -> None:
+    other = LocalStore(tmp_path / "store", clock=clock, entropy=SeededEntropy("other"))
+
+    async def come_and_go(which: LocalStore, name: str) -> None:
+        for number in range(15):
+            await which.put(f"a/b/{name}-{number}", b"x")
+            await which.delete([f"a/b/{name}-{number}"])
+
+    await asyncio.gather(*(come_and_go(which, f"{i}") for i, which in enumerate([store, other, store, other])))
+    assert (await store.list("")).objects == ()
+    await other.close()
+
+
+async def test_two_processes_cannot_both_update(store: LocalStore, tmp_path: Path, clock: FakeClock) -> None:
+    """The second store stands for the second process: they share the folder, and nothing in memory."""
+    other = LocalStore(tmp_path / "store", clock=clock, entropy=SeededEntropy("other"))
+    await store.put("counter", b"0")
+
+    async def count(which: LocalStore) -> None:
+        done = 0
+        while done < 10:
+            blob = await which.get("counter")
+            assert blob.etag is not None
+            try:
+                await which.update("counter", str(int(bytes(blob.data)) + 1).encode(), etag=blob.etag)
+                done += 1
+            except Conflict:
+                continue
+
+    await asyncio.gather(count(store), count(other))
+    assert bytes((await store.get("counter")).data) == b"20"
+    await other.close()
+
+
+async def test_versions_differ_even_when_the_clock_stands_still(store: LocalStore) -> None:
+    etags = [await store.put("k", b"same size", overwrite=True) for _ in range(50)]
+    assert len(set(etags)) == 50
+
+
+async def test_the_time_of_an_object_is_the_clocks(store: LocalStore, clock: FakeClock) -> None:
+    clock.advance(100)
+    await store.put("k", b"x")
+    assert (await store.head("k")).modified_ms == clock.wall_ms()
+
+
+async def test_symbolic_links_are_not_followed_into_other_places(store: LocalStore, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    await store.put("k", b"x")
+    (tmp_path / "store" / "link").symlink_to(outside)
+    assert [meta.key for meta in (await store.list("")).objects if meta.key.startswith("link/")] == []
+
+
+async def test_a_store_that_does_not_exist_yet_is_empty(tmp_path: Path, clock: FakeClock) -> None:
+    store = LocalStore(tmp_path / "none" / "yet", clock=clock, entropy=SeededEntropy(1))
+    assert (await store.list("")).objects == ()
+    with pytest.raises(NotFound):
+        await store.get("k")
+    await store.delete(["k"])
+    await store.put("k", b"x")
+    await store.close()
