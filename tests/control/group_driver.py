@@ -86,6 +86,7 @@ class Driver:
         self.joins: dict[int, JoinAnswer] = {}
         self.syncs: dict[int, SyncAnswer] = {}
         self.saves: list[SaveGroup] = []
+        self.durable: SavedGroup | None = saved
         self.hold_saves = False
         self._tickets = count(1)
         self._ids = count(1)
@@ -104,7 +105,16 @@ class Driver:
                     self.finish_save(effect)
 
     def finish_save(self, save: SaveGroup, error: GroupError = GroupError.NONE) -> None:
+        if error is GroupError.NONE:
+            self.durable = save.group
         self.take(self.group.saved(save.number, error, self.now_s))
+
+    def crash(self) -> None:
+        """Go on with what is durable. Whoever waits will never be answered."""
+        self.saves.clear()
+        self.group = GroupMembership("g", self.settings)
+        if self.durable is not None:
+            self.group = GroupMembership.restore("g", self.settings, self.durable, self.now_s)
 
     def join(self, member_id: str = "", **options: object) -> int:
         """Send a join and return its ticket."""

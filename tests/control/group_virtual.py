@@ -119,7 +119,6 @@ class House:
         self.metadata = metadata
         self.settings = settings
         self.clock = LoopClock(loop)
-        self.entropy = SeededEntropy("groups")
         self.topics = {TOPIC: 8, OTHER_TOPIC: 8}
         self.coordinator = self.new_coordinator()
 
@@ -127,7 +126,7 @@ class House:
         return GroupCoordinator(
             self.metadata,
             self.clock,
-            self.entropy,
+            SeededEntropy("the same after every restart"),
             self.settings,
             lambda topic_id, partition: 0 <= partition < self.topics.get(topic_id, 0),
             NAMES.get,

@@ -35,10 +35,14 @@ class Client:
         """The process is replaced; what its connection waited for stays behind."""
         self.phase, self.member_id, self.joined, self.owned = "idle", "", None, frozenset()
 
+    @property
+    def is_answered(self) -> bool:
+        return self.ticket in self.group.joins or self.ticket in self.group.syncs
+
     def hang_up(self) -> None:
         if self.phase in ("joining", "syncing"):
             self.group.abandon(self.ticket)
-            if self.ticket not in self.group.joins and self.ticket not in self.group.syncs:
+            if not self.is_answered:
                 self.phase = "idle"
 
     def leave(self) -> None:
@@ -131,6 +135,13 @@ class History:
                     key = (client.joined.generation_id, partition)
                     assert self.owners.setdefault(key, owner) == owner, "one partition, two owners"
 
+    def crash(self) -> None:
+        self.group.crash()
+        self.generation_id = self.group.group.generation_id
+        for client in self.clients:
+            if client.phase in ("joining", "syncing") and not client.is_answered:
+                client.phase = "idle"
+
     def finish_saves(self, error: GroupError = GroupError.NONE) -> None:
         saves, self.group.saves = self.group.saves, []
         for save in saves:
@@ -139,7 +150,7 @@ class History:
 
 ACTIONS = st.tuples(
     st.sampled_from(
-        ["step"] * 8 + ["rejoin", "restart", "leave", "hang up", "time", "long time", "save", "fail", "remove"]
+        ["step"] * 8 + ["rejoin", "restart", "leave", "hang up", "time", "long time", "save", "fail", "remove", "crash"]
     ),
     st.integers(0, 4),
 )
@@ -171,6 +182,8 @@ def test_random_histories(actions: list[tuple[str, int]], delay_ms: int, members
             client.hang_up()
         elif kind == "remove":
             group.leave("", instance="x")
+        elif kind == "crash":
+            history.crash()
         elif kind == "save":
             history.finish_saves()
         elif kind == "fail":

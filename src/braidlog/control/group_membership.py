@@ -263,6 +263,9 @@ class GroupMembership:
 
     # ── what others ask ───────────────────────────────────────────────────────────────────────────────────────────
 
+    def knows(self, member_id: str) -> bool:
+        return member_id in self._roster or member_id in self._pending
+
     @property
     def is_vacant(self) -> bool:
         """There is nothing here that another, new group of this name would not have."""

@@ -129,10 +129,9 @@ class GroupCoordinator:
                 group = self._ensure_group(request.group_id)
         if error is not GroupError.NONE or group is None:
             return join_error(request.member_id, error)
-        name = request.client_id if request.group_instance_id is None else request.group_instance_id
-        fresh_member_id = f"{name[:MEMBER_NAME_CHARACTERS_MAX]}-{self._entropy.uuid()}"
         ticket = next(self._tickets)
         future = self._joins[ticket] = asyncio.get_running_loop().create_future()
+        fresh_member_id = self._new_member_id(group, request)
         effects = group.membership.join(ticket, request, fresh_member_id, self._clock.monotonic_s())
         self._settle(group, effects)
         return await self._wait(group, ticket, future, self._joins)
@@ -345,6 +344,14 @@ class GroupCoordinator:
         if group is None:
             group = self._groups[group_id] = _Group(GroupMembership(group_id, self._settings))
         return group
+
+    def _new_member_id(self, group: _Group, request: JoinGroup) -> str:
+        name = request.client_id if request.group_instance_id is None else request.group_instance_id
+        while True:
+            member_id = f"{name[:MEMBER_NAME_CHARACTERS_MAX]}-{self._entropy.uuid()}"
+            # A seeded source starts over with the process, but the members that it named before may still be there.
+            if not group.membership.knows(member_id):
+                return member_id
 
     async def _wait(
         self, group: _Group, ticket: int, future: asyncio.Future[_Answer], waiting: dict[int, asyncio.Future[_Answer]]
