@@ -310,7 +310,7 @@ class SimTransport(asyncio.Transport):
                 self._lose(None)
             elif isinstance(self.protocol, asyncio.BufferedProtocol):
                 view = memoryview(data)
-                while len(view):
+                while view:
                     buffer = memoryview(self.protocol.get_buffer(len(view)))
                     count = min(len(buffer), len(view))
                     buffer[:count] = view[:count]

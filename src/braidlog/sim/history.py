@@ -1,0 +1,130 @@
+"""What clients did and saw, in the order in which they were told. Recorded from simulated or real runs alike.
+
+An operation ended `ok`, it `failed` (it definitely did not happen), or nobody knows: `unknown` may have happened, and may
+still happen later. The checker's whole power lies in keeping these apart.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+Outcome = Literal["ok", "failed", "unknown"]
+
+
+class Operation(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):
+    """Base of all operations. Times are seconds since the run began."""
+
+    client: str
+    invoke_s: float
+    complete_s: float
+
+
+class Send(Operation, tag="send", frozen=True, kw_only=True):
+    """One record that a producer sent, and what it was told in the end."""
+
+    topic: str
+    partition: int
+    value: str
+    """Unique within the run."""
+    order: int
+    """Its place among the records that this client sent to this partition."""
+    producer: str
+    """The producer id it was sent under; empty without idempotence. Order is promised within one."""
+    retried: bool
+    """Sent more than once: without idempotence it may then be there more than once."""
+    outcome: Outcome
+    offset: int = -1
+    """-1: not told."""
+    error: str = ""
+
+
+class Poll(Operation, tag="poll", frozen=True, kw_only=True):
+    """What one fetch returned of one partition."""
+
+    topic: str
+    partition: int
+    fetch_offset: int
+    records: list[tuple[int, str]]
+    log_start_offset: int
+    is_reset: bool = False
+    """The consumer moved here on purpose (a start, a committed offset, a log start that moved): not from where its last
+    poll ended."""
+
+
+class ListOffset(Operation, tag="list-offset", frozen=True, kw_only=True):
+    topic: str
+    partition: int
+    which: Literal["earliest", "latest"]
+    offset: int
+
+
+class CommitOffset(Operation, tag="commit-offset", frozen=True, kw_only=True):
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    outcome: Outcome
+
+
+class FetchOffset(Operation, tag="fetch-offset", frozen=True, kw_only=True):
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    """-1: the group has none."""
+
+
+class Assigned(Operation, tag="assigned", frozen=True, kw_only=True):
+    """A member of a group got partitions in a generation."""
+
+    group: str
+    generation: int
+    partitions: list[tuple[str, int]]
+
+
+class Event(Operation, tag="event", frozen=True, kw_only=True):
+    """Something that was done to the system: a kill, a partition, a storm. For the story."""
+
+    what: str
+
+
+class FinalRead(Operation, tag="final-read", frozen=True, kw_only=True):
+    """A partition's whole log, read at the end, when everything was well again."""
+
+    topic: str
+    partition: int
+    log_start_offset: int
+    high_watermark: int
+    records: list[tuple[int, str]]
+
+
+AnyOperation = Send | Poll | ListOffset | CommitOffset | FetchOffset | Assigned | Event | FinalRead
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(AnyOperation)
+
+
+class History:
+    """Operations in the order of their completion."""
+
+    def __init__(self, operations: Iterable[AnyOperation] = ()) -> None:
+        self.operations: list[AnyOperation] = list(operations)
+
+    def record(self, operation: AnyOperation) -> None:
+        self.operations.append(operation)
+
+    def to_jsonl(self) -> bytes:
+        """The same run gives the same bytes."""
+        return _encoder.encode_lines(self.operations)
+
+    @classmethod
+    def from_jsonl(cls, data: bytes) -> "History":
+        return cls(_decoder.decode_lines(data))
+
+    def digest(self) -> str:
+        return hashlib.sha256(self.to_jsonl()).hexdigest()
+
+    def __len__(self) -> int:
+        return len(self.operations)

@@ -1,0 +1,261 @@
+"""Simulated producers that behave as real ones: batches, requests in flight, retries in order, sequence numbers."""
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i32Timedelta
+
+from braidlog.records.record import Record, encode_batch
+from braidlog.sim.clock import EPOCH_MS
+from braidlog.sim.history import Outcome, Send
+from braidlog.sim.session import ClientSession
+from braidlog.sim.wire_client import Disconnected, request_types
+
+PRODUCE = 0
+PRODUCE_VERSION = 9
+INIT_PRODUCER_ID = 22
+INIT_PRODUCER_ID_VERSION = 4
+SEQUENCE_END = 1 << 31
+
+REQUEST_TIMEOUT_S = 40.0
+DELIVERY_TIMEOUT_S = 120.0
+
+POSSIBLY_WRITTEN = {
+    ErrorCode.not_enough_replicas_after_append,
+    ErrorCode.request_timed_out,
+    ErrorCode.unknown_server_error,
+}
+"""Errors after which the records may be there all the same."""
+
+
+@dataclass(eq=False)
+class _Batch:
+    """One record batch of one partition on its way."""
+
+    first_order: int
+    values: list[str]
+    invoke_s: float
+    sequence: int = -1
+    tries: int = 0
+    may_be_written: bool = False
+    """Some try ended without a clear no."""
+    outcome: Outcome | None = None
+    offset: int = -1
+    error: str = ""
+
+
+@dataclass(eq=False)
+class _Lane:
+    """What is sent to one partition, in order."""
+
+    topic: str
+    partition: int
+    queue: list[_Batch] = field(default_factory=list)
+    """Not settled yet, oldest first."""
+    next_order: int = 0
+    next_sequence: int = 0
+    producer: tuple[int, int] = (-1, -1)
+    """Id and epoch. Each partition has its own, so that giving one up does not concern the others."""
+    must_renew: bool = False
+
+
+class SimProducer:
+    """Sends numbered records to some partitions until it is told to stop, then until everything is settled.
+
+    An idempotent one keeps up to `in_flight_max` batches per partition under way, and after any trouble waits for all of
+    them and sends again what is not acknowledged, in order. A plain one sends each batch once, or retries where it may.
+    """
+
+    def __init__(
+        self,
+        session: ClientSession,
+        targets: list[tuple[str, int]],
+        *,
+        idempotent: bool,
+        retries: bool,
+        in_flight_max: int,
+        pause_s: float,
+        batch_records_max: int = 3,
+    ) -> None:
+        self._session = session
+        self._lanes = [_Lane(topic, partition) for topic, partition in targets]
+        self._idempotent = idempotent
+        self._retries = retries or idempotent
+        self._in_flight_max = in_flight_max
+        self._pause_s = pause_s
+        self._batch_records_max = batch_records_max
+        self.stopping = False
+
+    async def run(self) -> None:
+        await asyncio.gather(*(self._run_lane(lane) for lane in self._lanes))
+        self._session.close()
+
+    # ── one partition ──
+
+    async def _run_lane(self, lane: _Lane) -> None:
+        while not self.stopping or lane.queue:
+            while not self.stopping and len(lane.queue) < self._in_flight_max:
+                lane.queue.append(self._next_batch(lane))
+            await self._send_queue(lane)
+            await self._session.pause(self._pause_s)
+
+    def _next_batch(self, lane: _Lane) -> _Batch:
+        count = 1 + self._session.entropy.below(self._batch_records_max)
+        values = [f"{self._session.name}/{lane.topic}/{lane.partition}/{lane.next_order + at}" for at in range(count)]
+        batch = _Batch(lane.next_order, values, self._session.now_s)
+        lane.next_order += count
+        return batch
+
+    async def _send_queue(self, lane: _Lane) -> None:
+        """Send everything that waits, one behind the other on one connection, and deal with what comes back."""
+        session = self._session
+        try:
+            if self._idempotent and lane.producer[0] < 0:
+                await self._init_producer(lane)
+            connection = await session.leader(lane.topic, lane.partition)
+        except (Disconnected, TimeoutError) as error:
+            self._expire(lane, str(error))
+            await session.pause()
+            return
+        if self._idempotent:
+            self._number(lane)
+        sent = [(batch, connection.send(PRODUCE, PRODUCE_VERSION, self._request(lane, batch))) for batch in lane.queue]
+        for batch, _ in sent:
+            batch.tries += 1
+        await asyncio.wait([future for _, future in sent], timeout=REQUEST_TIMEOUT_S)
+        if any(not future.done() for _, future in sent):
+            connection.close()
+        troubled = False
+        for batch, future in sent:
+            troubled |= self._take_answer(lane, batch, future, head_of_line=batch is lane.queue[0])
+            if batch.outcome is not None:
+                self._record(lane, batch)
+                lane.queue.remove(batch)
+        if lane.must_renew:
+            self._renew_producer(lane)
+        if troubled:
+            session.forget(lane.topic, lane.partition)
+            self._expire(lane, "delivery timeout")
+            await session.pause()
+
+    def _take_answer(self, lane: _Lane, batch: _Batch, future: asyncio.Future[Any], *, head_of_line: bool) -> bool:
+        """Note what was told of a batch. True if something is wrong with the way it went."""
+        if not future.done() or future.exception() is not None:
+            batch.may_be_written = True
+            batch.error = "disconnected"
+            if not self._retries:
+                batch.outcome = "unknown"
+            return True
+        answer = future.result().responses[0].partition_responses[0]
+        code: ErrorCode = answer.error_code
+        if code in {ErrorCode.none, ErrorCode.duplicate_sequence_number}:
+            batch.outcome = "ok"
+            batch.offset = answer.base_offset if code == ErrorCode.none else -1
+            return False
+        batch.error = code.name
+        if code in POSSIBLY_WRITTEN:
+            batch.may_be_written = True
+        if code == ErrorCode.out_of_order_sequence_number and head_of_line:
+            # Everything before it is acknowledged, so the log has lost track: no retry can mend that.
+            batch.outcome = "unknown" if batch.may_be_written else "failed"
+            batch.error = "out_of_order_sequence_number at the head of the line"
+            lane.must_renew = True
+            return True
+        if not self._retries or not (code.retriable or code == ErrorCode.out_of_order_sequence_number):
+            batch.outcome = "unknown" if batch.may_be_written else "failed"
+            lane.must_renew = self._idempotent
+        return True
+
+    def _expire(self, lane: _Lane, why: str) -> None:
+        """Give up what has waited too long. Its sequence numbers are then open, so the producer starts anew."""
+        limit_s = self._session.now_s - DELIVERY_TIMEOUT_S
+        while lane.queue and lane.queue[0].invoke_s < limit_s:
+            batch = lane.queue.pop(0)
+            batch.outcome = "unknown" if batch.may_be_written else "failed"
+            batch.error = batch.error or why
+            self._record(lane, batch)
+            if self._idempotent:
+                self._renew_producer(lane)
+
+    def _record(self, lane: _Lane, batch: _Batch) -> None:
+        for at, value in enumerate(batch.values):
+            self._session.history.record(
+                Send(
+                    client=self._session.name,
+                    invoke_s=batch.invoke_s,
+                    complete_s=self._session.now_s,
+                    topic=lane.topic,
+                    partition=lane.partition,
+                    value=value,
+                    order=batch.first_order + at,
+                    producer=f"{lane.producer[0]}" if self._idempotent else "",
+                    retried=batch.tries > 1,
+                    outcome=batch.outcome or "unknown",
+                    offset=batch.offset + at if batch.offset >= 0 else -1,
+                    error=batch.error if batch.outcome != "ok" else "",
+                )
+            )
+
+    # ── identity and bytes ──
+
+    async def _init_producer(self, lane: _Lane) -> None:
+        types = request_types(INIT_PRODUCER_ID, INIT_PRODUCER_ID_VERSION)
+        connection = await self._session.any_connection()
+        answer = await connection.call(
+            INIT_PRODUCER_ID,
+            INIT_PRODUCER_ID_VERSION,
+            types.InitProducerIdRequest(
+                transactional_id=None,
+                transaction_timeout=i32Timedelta.parse(timedelta(seconds=60)),
+                producer_id=-1,
+                producer_epoch=-1,
+            ),
+        )
+        if answer.error_code != ErrorCode.none:
+            raise Disconnected(f"no producer id: {answer.error_code.name}")
+        lane.producer = (answer.producer_id, answer.producer_epoch)
+
+    def _renew_producer(self, lane: _Lane) -> None:
+        """A sequence number was given up, so this id cannot go on: the rest goes out under a new one, from zero.
+
+        What may have been written under the old id is not sent again: under a new one it could be there twice.
+        """
+        for batch in [batch for batch in lane.queue if batch.may_be_written]:
+            batch.outcome = "unknown"
+            self._record(lane, batch)
+            lane.queue.remove(batch)
+        lane.must_renew = False
+        lane.producer = (-1, -1)
+        lane.next_sequence = 0
+        for batch in lane.queue:
+            batch.sequence = -1
+
+    def _number(self, lane: _Lane) -> None:
+        for batch in lane.queue:
+            if batch.sequence < 0:
+                batch.sequence = lane.next_sequence
+                lane.next_sequence = (lane.next_sequence + len(batch.values)) % SEQUENCE_END
+
+    def _request(self, lane: _Lane, batch: _Batch) -> Any:
+        types = request_types(PRODUCE, PRODUCE_VERSION)
+        now_ms = EPOCH_MS + int(self._session.now_s * 1000)
+        records = encode_batch(
+            [Record(at, now_ms, None, value.encode(), ()) for at, value in enumerate(batch.values)],
+            producer_id=lane.producer[0],
+            producer_epoch=lane.producer[1],
+            base_sequence=batch.sequence,
+        )
+        return types.ProduceRequest(
+            transactional_id=None,
+            acks=-1,
+            timeout=i32Timedelta.parse(timedelta(seconds=30)),
+            topic_data=(
+                types.TopicProduceData(
+                    name=lane.topic,
+                    partition_data=(types.PartitionProduceData(index=lane.partition, records=records),),
+                ),
+            ),
+        )

@@ -1,0 +1,113 @@
+"""What all simulated clients share: finding agents, keeping connections, and the bounded patience of real clients."""
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from braidlog.runtime.entropy import Entropy
+from braidlog.sim.history import History
+from braidlog.sim.wire_client import Disconnected, WireClient, request_types
+
+METADATA = 3
+METADATA_VERSION = 12
+FIND_COORDINATOR = 10
+FIND_COORDINATOR_VERSION = 3
+
+
+class ClientSession:
+    """A client's view of the cluster: bootstrap addresses, metadata, one connection per agent."""
+
+    def __init__(self, name: str, addresses: list[tuple[str, int]], history: History, entropy: Entropy) -> None:
+        self.name = name
+        self.history = history
+        self.entropy = entropy
+        self._addresses = addresses
+        self._nodes: dict[int, tuple[str, int]] = {}
+        self._leaders: dict[tuple[str, int], int] = {}
+        self.topic_ids: dict[str, UUID] = {}
+        self._connections: dict[tuple[str, int], WireClient] = {}
+
+    @property
+    def now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def pause(self, seconds: float = 0.2) -> None:
+        """Between two tries, with jitter."""
+        await asyncio.sleep(self.entropy.uniform(0.5 * seconds, 1.5 * seconds))
+
+    async def connection(self, address: tuple[str, int]) -> WireClient:
+        known = self._connections.get(address)
+        if known is not None and known.is_open:
+            return known
+        connection = self._connections[address] = await WireClient.connect(*address, self.name)
+        return connection
+
+    async def any_connection(self) -> WireClient:
+        known = list(dict.fromkeys([*self._nodes.values(), *self._addresses]))
+        first = self.entropy.below(len(known))
+        for address in known[first:] + known[:first]:
+            try:
+                return await self.connection(address)
+            except (Disconnected, TimeoutError):
+                continue
+        raise Disconnected("no agent can be reached")
+
+    async def refresh(self, topic: str) -> bool:
+        """Ask for the topic's leaders. False if nobody knows it (yet)."""
+        types = request_types(METADATA, METADATA_VERSION)
+        connection = await self.any_connection()
+        answer = await connection.call(
+            METADATA,
+            METADATA_VERSION,
+            types.MetadataRequest(
+                topics=(types.MetadataRequestTopic(topic_id=None, name=topic),),
+                allow_auto_topic_creation=False,
+                include_topic_authorized_operations=False,
+            ),
+        )
+        self._nodes = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        [found] = answer.topics
+        if found.error_code != ErrorCode.none:
+            return False
+        self.topic_ids[topic] = found.topic_id
+        for partition in found.partitions:
+            self._leaders[topic, partition.partition_index] = partition.leader_id
+        return True
+
+    async def leader(self, topic: str, partition: int) -> WireClient:
+        """A connection to the agent that is said to lead the partition."""
+        for _ in range(2):
+            address = self._nodes.get(self._leaders.get((topic, partition), -1))
+            if address is not None:
+                return await self.connection(address)
+            await self.refresh(topic)
+        raise Disconnected(f"no leader is known for {topic}/{partition}")
+
+    def forget(self, topic: str, partition: int) -> None:
+        """What is believed of the partition's leader is wrong."""
+        self._leaders.pop((topic, partition), None)
+
+    async def coordinator(self, group: str) -> WireClient:
+        types = request_types(FIND_COORDINATOR, FIND_COORDINATOR_VERSION)
+        connection = await self.any_connection()
+        answer = await connection.call(
+            FIND_COORDINATOR, FIND_COORDINATOR_VERSION, types.FindCoordinatorRequest(key=group, key_type=0)
+        )
+        if answer.error_code != ErrorCode.none:
+            raise Disconnected(f"no coordinator: {answer.error_code.name}")
+        return await self.connection((answer.host, answer.port))
+
+    async def retry(self, what: Any, *, tries: int = 50) -> Any:
+        """Call until it works, within reason."""
+        for _ in range(tries):
+            try:
+                return await what()
+            except (Disconnected, TimeoutError):
+                await self.pause()
+        raise Disconnected(f"{self.name} gave up after {tries} tries")
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
