@@ -1,9 +1,12 @@
 """The extent index: where the offsets of each partition lie, and how its front is removed."""
 
 import asyncio
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable
+from typing import TypeAlias
 
+import msgspec
 from kio.schema.errors import ErrorCode
 
 from braidlog.control.catalog import Catalog
@@ -22,10 +25,13 @@ from braidlog.control.interface import (
     StoredObject,
 )
 from braidlog.control.metadata import MetadataStore, Row, Transaction
+from braidlog.control.recent import RecentExtents
 from braidlog.runtime.clock import Clock
 
 EXTENTS_PER_ANSWER_MAX = 10_000
 EXTENTS_PER_REMOVAL_MAX = 5_000
+
+_Pair: TypeAlias = tuple[IndexedExtent, StoredObject]
 
 _ROWS_PER_QUERY = 128
 _COLUMNS = (
@@ -36,29 +42,85 @@ _FROM = "FROM extents e JOIN objects o ON o.number = e.object_number"
 
 
 class ExtentIndex:
-    def __init__(self, metadata: MetadataStore, turn: asyncio.Lock, catalog: Catalog, feed: Feed, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        turn: asyncio.Lock,
+        catalog: Catalog,
+        recent: RecentExtents,
+        feed: Feed,
+        clock: Clock,
+    ) -> None:
         self._metadata = metadata
         self._turn = turn
         self._catalog = catalog
+        self._recent = recent
         self._feed = feed
         self._clock = clock
 
     async def find_extents(self, request: FindExtents) -> FoundExtents:
-        return await self._find(request.partition_id, lambda tx, bounds: _extents_from(tx, bounds, request))
+        state = self._catalog.partitions.get(request.partition_id)
+        recent = state.recent if state is not None else []
+        start = bisect_right(recent, request.offset, key=_end_offset)
+        extents_max = max(1, min(request.extents_max, EXTENTS_PER_ANSWER_MAX))
+
+        def search(tx: Transaction, bounds: PartitionBounds, newest: list[_Pair]) -> list[_Pair]:
+            found: list[_Pair] = []
+            if start == 0:
+                found = _extents_from(tx, bounds, request, extents_max)
+            # Some of the newest may have moved into the table meanwhile.
+            end_offset = found[-1][0].end_offset if found else 0
+            found.extend(pair for pair in newest if pair[0].base_offset >= end_offset)
+            bytes_left = request.bytes_max
+            for count, (extent, _) in enumerate(found[:extents_max], start=1):
+                bytes_left -= extent.length
+                if bytes_left <= 0:
+                    return found[:count]
+            return found[:extents_max]
+
+        return await self._find(request.partition_id, recent[start : start + extents_max], search)
 
     async def find_timestamp(self, request: FindTimestamp) -> FoundExtents:
-        return await self._find(request.partition_id, lambda tx, bounds: _extent_at(tx, bounds, request.timestamp_ms))
+        state = self._catalog.partitions.get(request.partition_id)
+        highest = request.timestamp_ms == -1
+
+        def search(tx: Transaction, bounds: PartitionBounds, newest: list[_Pair]) -> list[_Pair]:
+            found = _extent_at(tx, bounds, request.timestamp_ms)
+            if highest:
+                found = [max([*found, *newest], key=_latest_ms)] if found or newest else []
+            elif not found:
+                found = [pair for pair in newest if pair[0].timestamp_ms_max >= request.timestamp_ms][:1]
+            return found
+
+        return await self._find(request.partition_id, list(state.recent) if state is not None else [], search)
 
     async def _find(
-        self, partition_id: int, search: Callable[[Transaction, PartitionBounds], list[Row]]
+        self,
+        partition_id: int,
+        recent: list[IndexedExtent],
+        search: Callable[[Transaction, PartitionBounds, list[_Pair]], list[_Pair]],
     ) -> FoundExtents:
+        """Search the table and the newest extents as one.
+
+        The newest are taken before the table is read, so that none is missed that moves over meanwhile.
+        """
+        state = self._catalog.partitions.get(partition_id)
+        high_watermark = state.next_offset if state is not None else 0
+        newest = [(extent, self._recent.stored[extent.object_number]) for extent in recent]
+
         def find(tx: Transaction) -> FoundExtents:
             bounds = _read_bounds(tx, partition_id)
-            if bounds is None:
+            if bounds is None or state is None:
                 return FoundExtents(PartitionBounds(partition_id, 0, 0, 0), [], [], known=False)
-            rows = search(tx, bounds)
-            objects = {row[3]: StoredObject(row[3], row[8], row[9]) for row in rows}
-            return FoundExtents(bounds, [IndexedExtent(*row[:8]) for row in rows], list(objects.values()))
+            bounds = msgspec.structs.replace(bounds, high_watermark=max(high_watermark, bounds.log_start_offset))
+            pairs = [
+                pair
+                for pair in search(tx, bounds, newest)
+                if bounds.log_start_offset < pair[0].end_offset <= bounds.high_watermark
+            ]
+            objects = {stored.number: stored for _, stored in pairs}
+            return FoundExtents(bounds, [extent for extent, _ in pairs], list(objects.values()))
 
         return await self._metadata.read(find)
 
@@ -89,6 +151,7 @@ class ExtentIndex:
                 if state is None:
                     return removed_count
                 start = max(state.log_start_offset, min(before_offset, state.next_offset))
+                await self._recent.settle([partition_id])
                 size_bytes = state.size_bytes
                 now_ms = self._clock.wall_ms()
 
@@ -153,7 +216,19 @@ def _read_bounds(tx: Transaction, partition_id: int) -> PartitionBounds | None:
     return PartitionBounds(*rows[0]) if rows else None
 
 
-def _extents_from(tx: Transaction, bounds: PartitionBounds, request: FindExtents) -> list[Row]:
+def _pair(row: Row) -> _Pair:
+    return IndexedExtent(*row[:8]), StoredObject(row[3], row[8], row[9])
+
+
+def _end_offset(extent: IndexedExtent) -> int:
+    return extent.end_offset
+
+
+def _latest_ms(pair: _Pair) -> int:
+    return pair[0].timestamp_ms_max
+
+
+def _extents_from(tx: Transaction, bounds: PartitionBounds, request: FindExtents, extents_max: int) -> list[_Pair]:
     partition_id = bounds.partition_id
     offset = max(request.offset, bounds.log_start_offset)
     holding = tx.query(
@@ -162,16 +237,16 @@ def _extents_from(tx: Transaction, bounds: PartitionBounds, request: FindExtents
         (partition_id, offset, offset),
     )
     next_offset = holding[0][0] if holding else offset
-    found: list[Row] = []
+    found: list[_Pair] = []
     bytes_left = request.bytes_max
-    extents_left = max(1, min(request.extents_max, EXTENTS_PER_ANSWER_MAX))
+    extents_left = extents_max
     while extents_left > 0:
         page = tx.query(
             f"SELECT {_COLUMNS} {_FROM} WHERE e.partition_id = ? AND e.base_offset >= ? ORDER BY e.base_offset LIMIT ?",
             (partition_id, next_offset, min(extents_left, _ROWS_PER_QUERY)),
         )
         for row in page:
-            found.append(row)
+            found.append(_pair(row))
             bytes_left -= row[5]
             if bytes_left <= 0:
                 return found
@@ -182,16 +257,18 @@ def _extents_from(tx: Transaction, bounds: PartitionBounds, request: FindExtents
     return found
 
 
-def _extent_at(tx: Transaction, bounds: PartitionBounds, timestamp_ms: int) -> list[Row]:
+def _extent_at(tx: Transaction, bounds: PartitionBounds, timestamp_ms: int) -> list[_Pair]:
     partition_id = bounds.partition_id
     if timestamp_ms == -1:
-        return tx.query(
+        rows = tx.query(
             f"SELECT {_COLUMNS} {_FROM} WHERE e.partition_id = ? AND e.end_offset > ?"
             " ORDER BY e.timestamp_ms_max DESC, e.base_offset LIMIT 1",
             (partition_id, bounds.log_start_offset),
         )
-    return tx.query(
+        return [_pair(row) for row in rows]
+    rows = tx.query(
         f"SELECT {_COLUMNS} {_FROM} WHERE e.partition_id = ? AND e.end_offset > ? AND e.timestamp_ms_max >= ?"
         " ORDER BY e.base_offset LIMIT 1",
         (partition_id, bounds.log_start_offset, timestamp_ms),
     )
+    return [_pair(row) for row in rows]

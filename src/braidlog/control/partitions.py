@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from braidlog.control.interface import PartitionBounds, TopicInfo
+from braidlog.control.interface import IndexedExtent, PartitionBounds, TopicInfo
 
 
 @dataclass(slots=True, eq=False)
@@ -18,6 +18,8 @@ class PartitionState:
     log_start_offset: int = 0
     next_offset: int = 0
     size_bytes: int = 0
+    recent: list[IndexedExtent] = field(default_factory=list)
+    """The newest extents, which are durable but not in the table of extents yet."""
     planned_next_offset: int = field(init=False)
     planned_size_bytes: int = field(init=False)
 

@@ -6,6 +6,7 @@ from braidlog.control.catalog import Catalog
 from braidlog.control.extent_index import EXTENTS_PER_REMOVAL_MAX, ExtentIndex, drop_extents
 from braidlog.control.metadata import MetadataStore, Transaction
 from braidlog.control.producers import Producers
+from braidlog.control.recent import RecentExtents
 from braidlog.control.topic_config import TopicSettings
 from braidlog.runtime.clock import Clock
 
@@ -20,6 +21,7 @@ class Retention:
         turn: asyncio.Lock,
         catalog: Catalog,
         index: ExtentIndex,
+        recent: RecentExtents,
         producers: Producers,
         clock: Clock,
     ) -> None:
@@ -27,11 +29,14 @@ class Retention:
         self._turn = turn
         self._catalog = catalog
         self._index = index
+        self._recent = recent
         self._producers = producers
         self._clock = clock
 
     async def run_once(self) -> int:
         """Look at every partition. Returns how many extents were dropped."""
+        async with self._turn:
+            await self._recent.settle()
         dropped = await self._remove_deleted()
         for topic in list(self._catalog.topics.values()):
             settings = self._catalog.settings(topic)
@@ -50,15 +55,15 @@ class Retention:
 
         def search(tx: Transaction) -> int | None:
             rows = tx.query(
-                "SELECT log_start_offset, next_offset, size_bytes FROM partitions WHERE partition_id = ?",
+                "SELECT log_start_offset, settled_offset, size_bytes FROM partitions WHERE partition_id = ?",
                 (partition_id,),
             )
             if not rows:
                 return None
-            start, next_offset, size_bytes = rows[0]
+            start, settled_offset, size_bytes = rows[0]
             wanted = start
             if deletes and expired_ms is not None:
-                wanted = max(wanted, _first_unexpired(tx, partition_id, expired_ms, next_offset))
+                wanted = max(wanted, _first_unexpired(tx, partition_id, expired_ms, settled_offset))
             if deletes and 0 <= settings.retention_bytes < size_bytes:
                 wanted = max(wanted, _first_within(tx, partition_id, size_bytes - settings.retention_bytes, start))
             first = tx.query(
@@ -75,6 +80,8 @@ class Retention:
         while True:
             async with self._turn:
                 now_ms = self._clock.wall_ms()
+                # Only what is in the table can be counted as gone.
+                await self._recent.settle()
                 gone, count = await self._metadata.transact(
                     lambda tx, now=now_ms: _drop_removed(tx, now)  # type: ignore[misc]  # bound now, not at the call
                 )
@@ -84,7 +91,7 @@ class Retention:
                 return dropped
 
 
-def _first_unexpired(tx: Transaction, partition_id: int, expired_ms: int, next_offset: int) -> int:
+def _first_unexpired(tx: Transaction, partition_id: int, expired_ms: int, settled_offset: int) -> int:
     """Records without a timestamp are as old as their object's commit."""
     rows = tx.query(
         "SELECT e.base_offset FROM extents e JOIN objects o ON o.number = e.object_number WHERE e.partition_id = ?"
@@ -92,7 +99,7 @@ def _first_unexpired(tx: Transaction, partition_id: int, expired_ms: int, next_o
         " ORDER BY e.base_offset LIMIT 1",
         (partition_id, expired_ms),
     )
-    return int(rows[0][0]) if rows else next_offset
+    return int(rows[0][0]) if rows else settled_offset
 
 
 def _first_within(tx: Transaction, partition_id: int, excess_bytes: int, start: int) -> int:

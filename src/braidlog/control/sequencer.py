@@ -25,8 +25,9 @@ from braidlog.control.interface import (
     StoredObject,
 )
 from braidlog.control.metadata import MetadataConflict, MetadataStore, Row, Transaction
-from braidlog.control.partitions import PartitionState
+from braidlog.control.partitions import PartitionState, TopicState
 from braidlog.control.producers import Producer, ProducerPlan, Producers, write_producers
+from braidlog.control.recent import RecentExtents, Settling
 from braidlog.objects.format import CorruptObject, decode_footer_bytes, extents_length
 from braidlog.objects.keys import parse_data_key
 from braidlog.objects.layout import KAFKA_BATCHES, ExtentEntry, Footer
@@ -47,7 +48,7 @@ _UNKNOWN_TOPIC = int(ErrorCode.unknown_topic_id)
 _INVALID_TXN_STATE = int(ErrorCode.invalid_txn_state)
 _INVALID_RECORD = int(ErrorCode.invalid_record)
 
-_encode_verdict = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder().encode
 _decode_verdict = msgspec.msgpack.Decoder(ObjectVerdict).decode
 
 
@@ -69,114 +70,120 @@ class _GroupPlan:
         self._changes = changes
         self._now_ms = now_ms
         self._partitions: dict[int, PartitionState] = {}
-        self._extent_rows: list[Row] = []
         self._object_rows: list[Row] = []
+        self._recent_rows: list[Row] = []
+        self._partition_rows: list[Row] = []
+        self._producer_rows: list[Row] = []
+        self._producer_partition_rows: list[Row] = []
+        self._settling: Settling | None = None
         self.verdicts: list[tuple[_Waiting, ObjectVerdict]] = []
         self.events: list[ObjectSequenced] = []
+        self.extent_count = 0
 
     def add(self, waiting: _Waiting, number: int) -> None:
-        rows = self._extent_rows
-        first_row = len(rows)
-        verdict = ObjectVerdict(0, [self._plan_extent(extent, number) for extent in waiting.footer.extents])
-        request = waiting.request
-        live_count = len(rows) - first_row
+        # This runs for every extent, and its inner loop for every batch, that the whole cluster writes: so it is one
+        # function, and what is looked up often is looked up once.
+        topics, partitions, producers, changes = self._topics, self._partitions, self._producers, self._changes
+        answers: list[ExtentVerdict] = []
+        indexed: list[IndexedExtent] = []
+        for extent in waiting.footer.extents:
+            topic = topics.get(extent.topic_id)
+            index = extent.partition
+            if topic is None or index >= len(topic.partitions) or extent.payload != KAFKA_BATCHES:
+                answers.append(_refuse(extent, topic))
+                continue
+            state = topic.partitions[index]
+            partition_id = state.partition_id
+            verdicts: list[BatchVerdict] = []
+            offset = run_offset = state.planned_next_offset
+            position = run_position = extent.position
+            run_timestamp_ms = -1
+            accepted_bytes = 0
+            for batch in extent.batches:
+                code = 0
+                if batch.attributes & _TRANSACTIONAL_OR_CONTROL:
+                    code = _INVALID_TXN_STATE
+                elif (producer_id := batch.producer_id) >= 0:
+                    sequence, epoch = batch.base_sequence, batch.producer_epoch
+                    producer = producers[producer_id]
+                    known = producer.partitions.get(partition_id) or producer.partition(partition_id)
+                    if sequence < 0 or epoch < 0:
+                        code = _INVALID_RECORD
+                    else:
+                        code = known.judge(epoch, sequence, batch.offset_count, offset, producer.adopted)
+                    if code == 0 and not known.touched:
+                        changes.touch(producer, known)
+                if code == 0:
+                    verdicts.append(BatchVerdict(0, offset))
+                    offset += batch.offset_count
+                    position += batch.length
+                    if batch.timestamp_ms_max > run_timestamp_ms:  # noqa: PLR1730 - a call per batch would be felt
+                        run_timestamp_ms = batch.timestamp_ms_max
+                    continue
+                verdicts.append(BatchVerdict(code, -1) if code > 0 else BatchVerdict(0, -1 - code, True))
+                if position > run_position:
+                    length = position - run_position
+                    earliest_ms = min(extent.timestamp_ms_min, run_timestamp_ms)
+                    indexed.append(
+                        IndexedExtent(
+                            partition_id,
+                            run_offset,
+                            offset,
+                            number,
+                            run_position,
+                            length,
+                            earliest_ms,
+                            run_timestamp_ms,
+                        )
+                    )
+                    accepted_bytes += length
+                position += batch.length
+                run_position, run_offset, run_timestamp_ms = position, offset, -1
+            if position > run_position:
+                length = position - run_position
+                earliest_ms, latest_ms = extent.timestamp_ms_min, extent.timestamp_ms_max
+                if run_position != extent.position:
+                    earliest_ms, latest_ms = min(earliest_ms, run_timestamp_ms), run_timestamp_ms
+                indexed.append(
+                    IndexedExtent(
+                        partition_id, run_offset, offset, number, run_position, length, earliest_ms, latest_ms
+                    )
+                )
+                accepted_bytes += length
+            if accepted_bytes:
+                state.planned_next_offset = offset
+                state.planned_size_bytes += accepted_bytes
+                partitions[partition_id] = state
+            answers.append(ExtentVerdict(state.log_start_offset, verdicts))
+        self._finish_object(waiting, number, ObjectVerdict(0, answers), indexed)
+
+    def _finish_object(
+        self, waiting: _Waiting, number: int, verdict: ObjectVerdict, indexed: list[IndexedExtent]
+    ) -> None:
+        request, footer = waiting.request, waiting.footer
         self._object_rows.append(
             (
                 number,
-                waiting.footer.nonce,
+                footer.nonce,
                 request.key,
                 request.size,
-                waiting.footer.write_epoch,
+                footer.write_epoch,
                 self._now_ms,
-                live_count,
-                None if live_count else self._now_ms,
-                _encode_verdict(verdict),
+                len(indexed),
+                None if indexed else self._now_ms,
+                _encode(verdict),
             )
         )
         self.verdicts.append((waiting, verdict))
-        if live_count:
-            stored = StoredObject(number, request.key, request.size)
-            self.events.append(ObjectSequenced(stored, [IndexedExtent(*row) for row in rows[first_row:]]))
+        if indexed:
+            self.extent_count += len(indexed)
+            self._recent_rows.append((number, _encode(indexed)))
+            self.events.append(ObjectSequenced(StoredObject(number, request.key, request.size), indexed))
 
-    def _plan_extent(self, extent: ExtentEntry, number: int) -> ExtentVerdict:
-        topic = self._topics.get(extent.topic_id)
-        if topic is None:
-            return _refuse(extent, _UNKNOWN_TOPIC)
-        if extent.partition >= len(topic.partitions):
-            return _refuse(extent, _UNKNOWN_PARTITION)
-        if extent.payload != KAFKA_BATCHES:
-            return _refuse(extent, _INVALID_RECORD)
-        state = topic.partitions[extent.partition]
-        partition_id = state.partition_id
-        verdicts: list[BatchVerdict] = []
-        offset = run_offset = state.planned_next_offset
-        position = run_position = extent.position
-        run_timestamp_ms = -1
-        accepted_bytes = 0
-        for batch in extent.batches:
-            producer_id = batch.producer_id
-            if batch.attributes & _TRANSACTIONAL_OR_CONTROL:
-                code = _INVALID_TXN_STATE
-            elif producer_id < 0:
-                code = 0
-            elif batch.base_sequence < 0 or batch.producer_epoch < 0:
-                code = _INVALID_RECORD
-            else:
-                producer = self._producers[producer_id]
-                known = producer.partitions.get(partition_id) or producer.partition(partition_id)
-                code = known.judge(
-                    batch.producer_epoch, batch.base_sequence, batch.offset_count, offset, producer.adopted
-                )
-                if code == 0 and not known.touched:
-                    self._changes.touch(producer, known)
-            if code == 0:
-                verdicts.append(BatchVerdict(0, offset))
-                offset += batch.offset_count
-                position += batch.length
-                if batch.timestamp_ms_max > run_timestamp_ms:  # noqa: PLR1730 - a call per batch would be felt
-                    run_timestamp_ms = batch.timestamp_ms_max
-                continue
-            verdicts.append(BatchVerdict(code, -1) if code > 0 else BatchVerdict(0, -1 - code, True))
-            if position > run_position:
-                self._extent_rows.append(
-                    (
-                        partition_id,
-                        run_offset,
-                        offset,
-                        number,
-                        run_position,
-                        position - run_position,
-                        min(extent.timestamp_ms_min, run_timestamp_ms),
-                        run_timestamp_ms,
-                    )
-                )
-                accepted_bytes += position - run_position
-            position += batch.length
-            run_position, run_offset, run_timestamp_ms = position, offset, -1
-        if position > run_position:
-            whole = run_position == extent.position
-            self._extent_rows.append(
-                (
-                    partition_id,
-                    run_offset,
-                    offset,
-                    number,
-                    run_position,
-                    position - run_position,
-                    extent.timestamp_ms_min if whole else min(extent.timestamp_ms_min, run_timestamp_ms),
-                    extent.timestamp_ms_max if whole else run_timestamp_ms,
-                )
-            )
-            accepted_bytes += position - run_position
-        if accepted_bytes:
-            state.planned_next_offset = offset
-            state.planned_size_bytes += accepted_bytes
-            self._partitions[partition_id] = state
-        return ExtentVerdict(state.log_start_offset, verdicts)
-
-    def prepare(self) -> None:
+    def prepare(self, settling: Settling) -> None:
         """Turn the plan into rows, so that the writing thread need not touch what the event loop uses."""
-        self._partition_rows: list[Row] = [
+        self._settling = settling
+        self._partition_rows = [
             (state.planned_next_offset, state.planned_size_bytes, state.partition_id)
             for state in self._partitions.values()
         ]
@@ -194,21 +201,23 @@ class _GroupPlan:
             " unreferenced_ms, verdict) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             self._object_rows,
         )
-        tx.executemany(
-            "INSERT INTO extents (partition_id, base_offset, end_offset, object_number, position, length,"
-            " timestamp_ms_min, timestamp_ms_max) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            self._extent_rows,
-        )
+        tx.executemany("INSERT INTO recent_objects (number, extents) VALUES (?, ?)", self._recent_rows)
         tx.executemany(
             "UPDATE partitions SET next_offset = ?, size_bytes = ? WHERE partition_id = ?", self._partition_rows
         )
         write_producers(tx, self._producer_rows, self._producer_partition_rows)
+        if self._settling is not None:
+            self._settling.write(tx)
         return repeated
 
-    def apply(self) -> None:
+    def apply(self, recent: RecentExtents) -> None:
         for state in self._partitions.values():
             state.apply_plan()
         self._changes.apply()
+        if self._settling is not None:
+            recent.settled(self._settling)
+        for event in self.events:
+            recent.add(event, self._partitions)
 
     def discard(self) -> None:
         for state in self._partitions.values():
@@ -216,7 +225,13 @@ class _GroupPlan:
         self._changes.discard()
 
 
-def _refuse(extent: ExtentEntry, code: int) -> ExtentVerdict:
+def _refuse(extent: ExtentEntry, topic: TopicState | None) -> ExtentVerdict:
+    if topic is None:
+        code = _UNKNOWN_TOPIC
+    elif extent.partition >= len(topic.partitions):
+        code = _UNKNOWN_PARTITION
+    else:
+        code = _INVALID_RECORD
     return ExtentVerdict(-1, [BatchVerdict(code, -1)] * len(extent.batches))
 
 
@@ -229,6 +244,7 @@ class Sequencer:
         catalog: Catalog,
         producers: Producers,
         epochs: WriteEpochs,
+        recent: RecentExtents,
         feed: Feed,
         clock: Clock,
     ) -> None:
@@ -237,13 +253,14 @@ class Sequencer:
         self._catalog = catalog
         self._producers = producers
         self._epochs = epochs
+        self._recent_extents = recent
         self._feed = feed
         self._clock = clock
         self._numbers = NumberBlocks(metadata, "object_number", _OBJECT_NUMBER_BLOCK)
         self._queue: deque[_Waiting] = deque()
         self._waiting: dict[bytes, _Waiting] = {}
         """By nonce, queued or in flight: a second commit of the same object waits for the same verdict."""
-        self._recent: OrderedDict[bytes, ObjectVerdict] = OrderedDict()
+        self._verdicts: OrderedDict[bytes, ObjectVerdict] = OrderedDict()
         self._worker: asyncio.Task[None] | None = None
 
     async def commit(self, request: CommitObject) -> ObjectVerdict:
@@ -253,7 +270,7 @@ class Sequencer:
         if extents_length(footer) > request.size:
             raise CorruptObject(f"the extents of {request.key} do not fit into its {request.size} bytes")
         nonce = footer.nonce
-        if (recent := self._recent.get(nonce)) is not None:
+        if (recent := self._verdicts.get(nonce)) is not None:
             return recent
         waiting = self._waiting.get(nonce)
         if waiting is None:
@@ -332,7 +349,7 @@ class Sequencer:
                     stale.append(waiting)
                 else:
                     plan.add(waiting, self._numbers.take())
-            plan.prepare()
+            plan.prepare(self._recent_extents.make_room(plan.extent_count))
             repeated = await self._metadata.transact(plan.write) if plan.verdicts else {}
         except BaseException:
             plan.discard()
@@ -340,7 +357,7 @@ class Sequencer:
         if repeated:
             plan.discard()
         else:
-            plan.apply()
+            plan.apply(self._recent_extents)
             self._feed.publish(plan.events)
             for waiting, verdict in plan.verdicts:
                 self._finish(waiting, verdict)
@@ -381,8 +398,8 @@ class Sequencer:
         nonce = waiting.footer.nonce
         self._waiting.pop(nonce, None)
         if verdict.error_code == 0:
-            self._recent[nonce] = verdict
-            if len(self._recent) > VERDICTS_REMEMBERED:
-                self._recent.popitem(last=False)
+            self._verdicts[nonce] = verdict
+            if len(self._verdicts) > VERDICTS_REMEMBERED:
+                self._verdicts.popitem(last=False)
         if not waiting.done.done():
             waiting.done.set_result(verdict)

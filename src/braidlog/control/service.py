@@ -62,6 +62,7 @@ from braidlog.control.interface import (
 )
 from braidlog.control.metadata import MetadataStore, Transaction
 from braidlog.control.producers import Producers
+from braidlog.control.recent import RecentExtents
 from braidlog.control.retention import Retention
 from braidlog.control.sequencer import Sequencer
 from braidlog.control.settings import ControlSettings
@@ -112,13 +113,17 @@ class ControlService:
             expiration_ms=int(settings.producer_expiration_s * 1000),
             states_max=settings.producer_states_max,
         )
-        self.index = ExtentIndex(metadata, turn, self.catalog, self.feed, clock)
+        self.recent = RecentExtents(metadata, extents_max=settings.recent_extents_max)
+        self.index = ExtentIndex(
+            metadata=metadata, turn=turn, catalog=self.catalog, recent=self.recent, feed=self.feed, clock=clock
+        )
         self.sequencer = Sequencer(
             metadata=metadata,
             turn=turn,
             catalog=self.catalog,
             producers=self.producers,
             epochs=self.epochs,
+            recent=self.recent,
             feed=self.feed,
             clock=clock,
         )
@@ -135,6 +140,7 @@ class ControlService:
             turn=turn,
             catalog=self.catalog,
             index=self.index,
+            recent=self.recent,
             producers=self.producers,
             clock=clock,
         )
@@ -151,6 +157,7 @@ class ControlService:
         self.groups = GroupCoordinator(
             metadata, clock, self._entropy.fork("groups"), settings.groups, self._partition_exists
         )
+        await self.recent.recover()
         await self.catalog.load()
         await self.epochs.load()
         await self.agents.load()

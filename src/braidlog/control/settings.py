@@ -25,6 +25,8 @@ class ControlSettings:
     producer_expiration_s: float = 24 * 3600.0
     producer_states_max: int = 1_000_000
     """Producer states (one per producer and partition) kept in memory."""
+    recent_extents_max: int = 65_536
+    """Extents kept in memory and by object before they move to where they are found by partition."""
     feed_events_max: int = 100_000
     feed_bytes_max: int = 64 * 1024 * 1024
     groups: GroupSettings = field(default_factory=GroupSettings)

@@ -35,6 +35,7 @@ CREATE TABLE partitions (
     log_start_offset BIGINT NOT NULL,
     next_offset BIGINT NOT NULL,
     size_bytes BIGINT NOT NULL,
+    settled_offset BIGINT NOT NULL DEFAULT 0,
     removed_ms BIGINT,
     UNIQUE (topic_id, partition_index)
 );
@@ -55,6 +56,14 @@ CREATE TABLE objects (
 );
 CREATE INDEX objects_unreferenced ON objects (unreferenced_ms) WHERE unreferenced_ms IS NOT NULL;
 CREATE INDEX objects_with_verdict ON objects (write_epoch) WHERE verdict IS NOT NULL;
+
+-- The extents of the newest objects, as msgpack [[partition_id, base_offset, …], …] in the order of the columns below.
+-- What lies at or above its partition's settled_offset is not in `extents` yet. One row per object is far less to write
+-- than a row in as many places as it has partitions; they move over partition by partition, many extents at a time.
+CREATE TABLE recent_objects (
+    number BIGINT PRIMARY KEY,
+    extents BYTEA NOT NULL
+);
 
 CREATE TABLE extents (
     partition_id BIGINT NOT NULL,
