@@ -150,18 +150,17 @@ def apply_changes(current: Mapping[str, str], changes: Iterable[ConfigChange], *
     """
     result = {} if replace else dict(current)
     for change in changes:
-        match change.operation:
-            case 0 if change.value is not None:
-                result[change.name] = change.value
-            case 0 | 1:
-                result.pop(change.name, None)
-            case 2 | 3:
-                result[change.name] = _changed_list(current if replace else result, change)
-            case _:
-                raise InvalidConfig(
-                    f"Unknown config operation {change.operation} for {change.name}",
-                    help="Operations are SET (0), DELETE (1), APPEND (2) and SUBTRACT (3).",
-                )
+        if change.operation == SET and change.value is not None:
+            result[change.name] = change.value
+        elif change.operation in (SET, DELETE):
+            result.pop(change.name, None)
+        elif change.operation in (APPEND, SUBTRACT):
+            result[change.name] = _changed_list(current if replace else result, change)
+        else:
+            raise InvalidConfig(
+                f"Unknown config operation {change.operation} for {change.name}",
+                help="Operations are SET (0), DELETE (1), APPEND (2) and SUBTRACT (3).",
+            )
     return result
 
 

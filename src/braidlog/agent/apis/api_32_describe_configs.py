@@ -47,21 +47,17 @@ def _result(resource: Any, request: Any, context: RequestContext) -> Any:
 
 
 def _entries(resource: Any, context: RequestContext) -> list[ConfigEntry]:
-    view = context.agent.view
-    match resource.resource_type:
-        case 2:
-            topic = view.topics_by_name.get(resource.resource_name)
-            if topic is None:
-                raise _Refusal(
-                    ErrorCode.unknown_topic_or_partition, f"There is no topic named {resource.resource_name!r}."
-                )
-            return topic_entries(topic.info.configs, view.cluster_configs)
-        case 4 if not resource.resource_name:
+    view, name = context.agent.view, resource.resource_name
+    if resource.resource_type == TOPIC:
+        topic = view.topics_by_name.get(name)
+        if topic is None:
+            raise _Refusal(ErrorCode.unknown_topic_or_partition, f"There is no topic named {name!r}.")
+        return topic_entries(topic.info.configs, view.cluster_configs)
+    if resource.resource_type == BROKER:
+        if not name:
             return cluster_entries(view.cluster_configs)
-        case 4:
-            return agent_entries(view.cluster_configs, _facts(resource.resource_name, context))
-        case _:
-            raise _Refusal(ErrorCode.invalid_request, f"Unsupported resource type: {resource.resource_type}")
+        return agent_entries(view.cluster_configs, _facts(name, context))
+    raise _Refusal(ErrorCode.invalid_request, f"Unsupported resource type: {resource.resource_type}")
 
 
 def _facts(name: str, context: RequestContext) -> dict[str, str | None]:
