@@ -523,3 +523,22 @@ def test_descriptions_hide_metadata_during_a_rebalance() -> None:
 def test_settings_that_cannot_work(options: dict[str, int]) -> None:
     with pytest.raises(InvalidSetting):
         GroupSettings(**options)
+
+
+def test_a_save_of_the_last_generation_does_not_assign_in_this_one() -> None:
+    group = Driver()
+    group.hold_saves = True
+    ticket = group.join()
+    group.settle()
+    leader = group.joins[ticket]
+    group.sync(leader, {leader.member_id: b"old"})
+    late_save = group.saves.pop()
+    newcomer = group.join()
+    leader = group.joins[group.join(leader.member_id)]
+    assert (leader.generation_id, group.group.state) == (2, GroupState.COMPLETING)
+    sync = group.sync(group.joins[newcomer])
+    group.finish_save(late_save)
+    assert group.group.state is GroupState.COMPLETING
+    group.sync(leader, {group.joins[newcomer].member_id: b"new"})
+    group.finish_save(group.saves.pop())
+    assert group.syncs[sync].assignment == b"new"

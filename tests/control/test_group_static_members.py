@@ -201,3 +201,19 @@ def test_static_members_of_other_protocol_types_are_not_looked_into() -> None:
     protocols = (JoinProtocol("range", subscription("other")),)
     back = group.joins[group.join(instance="a", protocol_type="connect", protocols=protocols)]
     assert (back.error_code, back.generation_id) == (0, 1)
+
+
+def test_a_slow_save_of_the_new_id_does_not_cost_the_session() -> None:
+    group = Driver()
+    leader, _ = static_pair(group)
+    group.hold_saves = True
+    back = group.join(instance="b")
+    for _ in range(3):
+        group.run_for(SESSION_S * 0.5)
+        assert group.heartbeat(leader, instance="a") is GroupError.NONE
+    group.finish_save(group.saves[-1])
+    assert group.joins[back].generation_id == 1
+    group.run_for(SESSION_S * 0.9)
+    assert group.heartbeat(group.joins[back], instance="b") is GroupError.NONE
+    group.run_for(SESSION_S)
+    assert group.heartbeat(group.joins[back], instance="b") is GroupError.UNKNOWN_MEMBER_ID
