@@ -144,7 +144,7 @@ def _open_remote(url: str, parts: SplitResult, config: Any, client_options: Any)
     prefix = unquote(parts.path).strip("/") or None
     express = parts.netloc.endswith("--x-s3") or bool(config.get("s3_express"))
     if parts.scheme == "s3":
-        _check_http(url, config, client_options)
+        _settle_http(url, config, client_options)
     try:
         store: Any
         if parts.scheme == "s3":
@@ -182,8 +182,8 @@ def _endpoint(config: dict[str, Any]) -> str:
     return str(chosen or environment.get("AWS_ENDPOINT") or "")
 
 
-def _check_http(url: str, config: dict[str, Any], client_options: dict[str, Any]) -> None:
-    """obstore would refuse plain HTTP too, but at the first request."""
+def _settle_http(url: str, config: dict[str, Any], client_options: dict[str, Any]) -> None:
+    """Plain HTTP only where it is allowed. obstore would say so too, but at the first request."""
     endpoint = _endpoint(config)
     allowed = client_options.get("allow_http", _TRUTH.get(os.environ.get("AWS_ALLOW_HTTP", "").lower(), False))
     if _USER.search(endpoint):
@@ -191,6 +191,7 @@ def _check_http(url: str, config: dict[str, Any], client_options: dict[str, Any]
     if endpoint and "://" not in endpoint:
         raise InvalidSetting(f"endpoint {endpoint!r} is not a URL", help="For example endpoint=http://127.0.0.1:8333")
 
+    client_options["allow_http"] = allowed
     if endpoint.startswith("http://") and not allowed:
         raise InvalidSetting(
             f"{redacted(url)}: the endpoint is plain HTTP",

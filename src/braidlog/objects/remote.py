@@ -224,7 +224,7 @@ class RemoteStore:
             403,
         ):
             return StoreDenied(summary, help=f"May these credentials read, write, list and delete at {self._url}?")
-        if status in (301, 307, 400) and ("Region" in text or "redirect" in text):
+        if "redirect without LOCATION" in text or (status in (301, 307, 400) and "egion" in text):
             return StoreDenied(summary, help="The bucket is in another region: set ?region= or AWS_REGION.")
         if status in (429, 503):
             return SlowDown(summary)
@@ -234,6 +234,8 @@ class RemoteStore:
             return StoreDenied(summary, help=f"The store at {self._url} refuses the request.")
         if isinstance(error, exceptions.InvalidPathError) or (isinstance(error, ValueError) and "path" in text):
             return InvalidKey(summary)
+        if "kind: Builder" in text:
+            return StoreDenied(summary, help=f"The endpoint of {self._url} is not one that requests can be sent to.")
         if "kind: Connect" in text or "kind: Dns" in text:
             return StoreUnavailable(summary, help=f"Is the endpoint of {self._url} right, and does it answer?")
         if "169.254.169.254" in text or "credential" in text.lower():
