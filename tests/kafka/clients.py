@@ -255,8 +255,8 @@ class KcatClient:
         for partition in partitions:
             limit = ["-c", str(count)] if len(partitions) == 1 else ["-e"]
             command = ["-C", "-t", topic, "-p", str(partition), "-o", "beginning", "-J", *limit]
-            for line in self.run(bootstrap, command).splitlines():
-                found.append(_kcat_record(json.loads(line)))
+            lines = self.run(bootstrap, command).splitlines()
+            found.extend(_kcat_record(json.loads(line)) for line in lines)
         return found[:count]
 
     def run(self, bootstrap: str, arguments: list[str], text: bytes = b"") -> bytes:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.cluster import Cluster, running_clusters
 from tests.kafka.clients import CLIENTS, KafkaClient, has_kcat
 from tests.kafka.topics import create_topic

@@ -9,13 +9,14 @@ from contextlib import contextmanager
 
 import aiokafka
 import confluent_kafka
-import kafka
 import pytest
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from confluent_kafka import TopicPartition
-
 from tests.cluster import Cluster, wait_until
 from tests.kafka.clients import CLIENTS, Record
 from tests.kafka.topics import admin_client, create_topic, unique_name
+
+import kafka
 
 NewTopic = Callable[..., str]
 PARTITIONS = 6
@@ -233,12 +234,10 @@ def test_a_group_of_kafka_python(bootstrap: str, new_topic: NewTopic) -> None:
             thread.join()
         for consumer in consumers:
             consumer.close()
-    committed = admin_client(bootstrap).list_consumer_group_offsets([confluent_group(group)])[group].result(10)
+    admin = admin_client(bootstrap)
+    wanted = confluent_kafka.ConsumerGroupTopicPartitions(group)
+    committed = admin.list_consumer_group_offsets([wanted])[group].result(10)
     assert {p.partition: p.offset for p in committed.topic_partitions} == dict.fromkeys(range(PARTITIONS), 20)
-
-
-def confluent_group(group: str) -> "confluent_kafka.ConsumerGroupTopicPartitions":
-    return confluent_kafka.ConsumerGroupTopicPartitions(group)
 
 
 async def test_a_group_of_aiokafka(bootstrap: str, new_topic: NewTopic) -> None:
@@ -261,7 +260,7 @@ async def test_a_group_of_aiokafka(bootstrap: str, new_topic: NewTopic) -> None:
 
     async def run(consumer: aiokafka.AIOKafkaConsumer) -> None:
         async for message in consumer:
-            got.append(message.value)
+            got.append(message.value)  # noqa: PERF401 - the loop ends only when it is cancelled
 
     async def until(condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(20):
@@ -311,7 +310,7 @@ def test_a_group_of_three_kinds_of_clients(bootstrap: str, new_topic: NewTopic) 
             auto_offset_reset="earliest",
             session_timeout_ms=3_000,
             heartbeat_interval_ms=300,
-            partition_assignment_strategy=(aiokafka.coordinator.assignors.range.RangePartitionAssignor,),
+            partition_assignment_strategy=(RangePartitionAssignor,),
         )
         await consumer.start()
         try:

@@ -6,7 +6,6 @@ import struct
 from collections.abc import Callable, Iterator
 
 import pytest
-
 from tests.kafka.clients import CLIENTS, Record
 
 API_VERSIONS, METADATA, PRODUCE, FETCH, LIST_OFFSETS = 18, 3, 0, 1, 2
@@ -140,7 +139,7 @@ def test_closes_the_connection(what: str, peer: Peer) -> None:
 
 
 def test_the_unknown_version_of_api_versions_is_answered_in_version_0(peer: Peer) -> None:
-    peer.send(frame(header(API_VERSIONS, 99)))
+    peer.send(frame(header(API_VERSIONS, 99) + b"\x00" + b"\x06tests" + b"\x061.0.0" + b"\x00"))
     answer = peer.read_frame()
     correlation_id, error_code, count = struct.unpack(">ihi", answer[:10])
     assert (correlation_id, error_code) == (7, 35)

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import aiokafka
 import confluent_kafka
-import kafka
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
-
 from tests.kafka.clients import CLIENTS, KcatClient, Record, has_kcat
 from tests.kafka.topics import unique_name
+
+import kafka
 
 NewTopic = Callable[..., str]
 START_MS = 1_700_000_000_000

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import confluent_kafka
 import pytest
-
 from tests.kafka.clients import CLIENTS, CODECS, PYTHON_CLIENTS, KafkaClient, Record, has_kcat, without_place
 from tests.kafka.topics import admin_client, unique_name
 
@@ -38,9 +37,9 @@ def test_each_client_reads_what_each_other_wrote(bootstrap: str, new_topic: NewT
             expected.setdefault(partition, []).extend(records)
     for reader in writers:
         found = CLIENTS[reader].consume(bootstrap, topic, 25 * len(writers), partitions=range(len(writers)))
-        for partition in expected:
+        for partition, records in expected.items():
             mine = [record for record in found if record.partition == partition]
-            assert without_place(mine) == without_place(expected[partition]), reader
+            assert without_place(mine) == without_place(records), reader
 
 
 def test_nulls_headers_and_timestamps(client: KafkaClient, bootstrap: str, new_topic: NewTopic) -> None:
