@@ -54,7 +54,7 @@ format: setup ## put the sources into the one format
 	$(BIN)/ruff format .
 
 bench: setup ## measure throughput, latency and cost on this machine
-	$(BIN)/python -m bench $(ARGS)
+	$(BIN)/python bench/log.py $(ARGS)
 
 lock: ## resolve the dependencies anew and write requirements.lock (needs uv)
 	@echo '# Exact versions of everything that running, testing and checking Braidlog needs. Written by `make lock`.' > requirements.lock.new

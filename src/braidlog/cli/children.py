@@ -41,10 +41,15 @@ class BraidProcess:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ, start_new_session=True
             )
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether `wait_ready` would return at once."""
+        return self._ready_path.exists()
+
     def wait_ready(self) -> None:
         process = self._running()
         deadline_s = self._clock.monotonic_s() + START_TIMEOUT_S
-        while not self._ready_path.exists():
+        while not self.is_ready:
             try:
                 code = process.wait(LOOK_INTERVAL_S)
             except subprocess.TimeoutExpired:
@@ -79,6 +84,12 @@ class BraidProcess:
             return process.wait()
         finally:
             self._process = None
+
+    def wait(self) -> int:
+        """Wait until it ends by itself; gives its exit code."""
+        code = self._running().wait(STOP_TIMEOUT_S)
+        self._process = None
+        return code
 
     def metrics(self) -> dict[str, float]:
         """Its figures, by name with labels as /metrics shows them."""

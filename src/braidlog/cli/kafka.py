@@ -1,10 +1,12 @@
 """The Kafka client behind the commands: confluent-kafka, quiet, with deadlines."""
 
+import socket
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from braidlog.cli.errors import CommandError
+from braidlog.runtime.quantities import Address
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CALL_TIMEOUT_S = 10.0
+NOT_THERE_HELP = "Start one with `braid up`, or name another with --bootstrap HOST:PORT."
 
 
 class _Connection:
@@ -44,6 +47,7 @@ def admin(bootstrap: str) -> "AdminClient":
     """
     from confluent_kafka.admin import AdminClient
 
+    check_listening(bootstrap)
     connection = _Connection()
     client = AdminClient(_config(bootstrap, connection, {}))
     check_reachable(client, bootstrap, connection)
@@ -53,6 +57,7 @@ def admin(bootstrap: str) -> "AdminClient":
 def producer(bootstrap: str, extra: Mapping[str, Any]) -> "Producer":
     from confluent_kafka import Producer
 
+    check_listening(bootstrap)
     connection = _Connection()
     client = Producer(_config(bootstrap, connection, extra))
     check_reachable(client, bootstrap, connection)
@@ -62,10 +67,26 @@ def producer(bootstrap: str, extra: Mapping[str, Any]) -> "Producer":
 def consumer(bootstrap: str, extra: Mapping[str, Any]) -> "Consumer":
     from confluent_kafka import Consumer
 
+    check_listening(bootstrap)
     connection = _Connection()
     client = Consumer(_config(bootstrap, connection, extra))
     check_reachable(client, bootstrap, connection)
     return client
+
+
+def check_listening(bootstrap: str) -> None:
+    """Say at once where nobody listens: the client would go on trying until its time is up."""
+    why = "no address was given"
+    for place in bootstrap.split(","):
+        try:
+            address = Address.parse(place.strip().rpartition("://")[2])
+            socket.create_connection((address.host, address.port), CALL_TIMEOUT_S / 2).close()
+            return
+        except ValueError as error:
+            raise CommandError(f"--bootstrap {place!r} {error}", help="For example: 127.0.0.1:9092") from None
+        except OSError as error:
+            why = error.strerror or str(error)
+    raise CommandError(f"no agent answers at {bootstrap}: {why}", help=NOT_THERE_HELP)
 
 
 def check_reachable(client: Any, bootstrap: str, connection: _Connection) -> None:
@@ -77,7 +98,7 @@ def check_reachable(client: Any, bootstrap: str, connection: _Connection) -> Non
         why = connection.error.str() if connection.error is not None else str(error.args[0].str())
         raise CommandError(
             f"no agent answers at {bootstrap}: {why}",
-            help="Start one with `braid up`, or name another with --bootstrap HOST:PORT.",
+            help=NOT_THERE_HELP,
         ) from error
 
 

@@ -1,6 +1,5 @@
 """The `braid` command: one module per noun, imported only when it is used."""
 
-import os
 import sys
 from typing import Annotated
 
@@ -104,10 +103,6 @@ def main() -> None:
     """Run the command, and turn what goes wrong into two lines and an exit code."""
     try:
         app()
-    except BrokenPipeError:
-        # Whoever read our output has gone. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:  # noqa: BLE001 - the outermost door: `report` raises again what it does not know

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -156,6 +157,8 @@ def serve(
     from braidlog.runtime.logs import configure_logs
 
     configure_logs(settings.log_level, settings.log_format)
+    # The Kafka codec loads Hypothesis wherever it is installed, which doubles the time that an agent takes to start.
+    sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
 
     async def run() -> None:
         stop = _stop_on_signals(name)

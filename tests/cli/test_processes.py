@@ -1,0 +1,187 @@
+"""The commands against real processes: what a person does on the first day."""
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from braidlog.cli.children import BraidProcess
+from braidlog.cli.errors import CommandError, explain
+from braidlog.cli.main import app
+from braidlog.runtime.clock import SystemClock
+
+
+@contextlib.contextmanager
+def started(name: str, folder: Path, *arguments: str) -> Iterator[BraidProcess]:
+    where = ["--metrics", "127.0.0.1:0", "--store", f"file://{folder}/store"]
+    with BraidProcess(name, [name, *where, *arguments], folder, SystemClock()) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("up")
+    metadata = f"sqlite://{folder}/new/folder/meta.db"
+    with started("up", folder, "--listen", "127.0.0.1:0", "--metadata", metadata, "-s", "num.partitions=3") as process:
+        yield process.addresses["kafka"]
+
+
+def braid(bootstrap: str, *arguments: str, given: str | None = None) -> Any:
+    result = CliRunner().invoke(app, [*arguments, "--bootstrap", bootstrap, "--format", "json"], input=given)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.stderr
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    return lines[0] if len(lines) == 1 else lines
+
+
+def test_topics(bootstrap: str) -> None:
+    assert braid(bootstrap, "topic", "create", "t1", "t2", "-p", "2", "--config", "retention.ms=1000") == [
+        {"topic": "t1", "created": True},
+        {"topic": "t2", "created": True},
+    ]
+    with pytest.raises(Exception, match="exists") as caught:
+        braid(bootstrap, "topic", "create", "t1")
+    assert "--if-not-exists" in explain(caught.value)[1]  # type: ignore[arg-type]
+    assert braid(bootstrap, "topic", "create", "t1", "--if-not-exists") == [{"topic": "t1", "created": False}]
+    assert {"topic": "t1", "partitions": 2} in braid(bootstrap, "topic", "list")
+
+    described = braid(bootstrap, "topic", "describe", "t1")
+    assert [row["partition"] for row in described["partitions"]] == [0, 1]
+    assert [(row["config"], row["value"]) for row in described["configs"]] == [("retention.ms", "1000")]
+
+    braid(bootstrap, "topic", "alter", "t1", "--set", "retention.ms=2000", "--partitions", "4")
+    described = braid(bootstrap, "topic", "describe", "t1")
+    assert len(described["partitions"]) == 4
+    assert described["configs"][0]["value"] == "2000"
+    braid(bootstrap, "topic", "alter", "t1", "--unset", "retention.ms")
+    assert braid(bootstrap, "topic", "describe", "t1")["configs"] == []
+    assert len(braid(bootstrap, "topic", "describe", "t1", "--all")["configs"]) > 20
+
+    assert braid(bootstrap, "topic", "delete", "t1", "t2") == [
+        {"topic": "t1", "deleted": True},
+        {"topic": "t2", "deleted": True},
+    ]
+    with pytest.raises(CommandError, match="no topic 't1'"):
+        braid(bootstrap, "topic", "delete", "t1")
+    assert braid(bootstrap, "topic", "delete", "t1", "--if-exists") == [{"topic": "t1", "deleted": False}]
+    with pytest.raises(CommandError, match="no topic 't1'"):
+        braid(bootstrap, "topic", "describe", "t1")
+
+
+def test_partitions_by_default_are_those_of_the_settings(bootstrap: str) -> None:
+    braid(bootstrap, "topic", "create", "by-default")
+    assert len(braid(bootstrap, "topic", "describe", "by-default")["partitions"]) == 3
+
+
+def test_records_there_and_back(bootstrap: str) -> None:
+    braid(bootstrap, "topic", "create", "records", "-p", "1")
+    sent = braid(bootstrap, "produce", "records", "--key", ":", "-H", "h=v", given="a:1\nb:2\nnokey\n")
+    assert sent["records"] == 3
+    assert sent["partitions"] == [{"partition": 0, "first_offset": 0, "end_offset": 3}]
+    got = braid(bootstrap, "consume", "records", "--exit")
+    assert [(row["key"], row["value"], row["offset"]) for row in got] == [
+        ("a", "1", 0),
+        ("b", "2", 1),
+        (None, "nokey", 2),
+    ]
+    assert got[0]["headers"] == [{"name": "h", "value": "v"}]
+    assert braid(bootstrap, "consume", "records", "--count", "1")["value"] == "1"
+    with pytest.raises(CommandError, match="no topic 'absent'"):
+        braid(bootstrap, "consume", "absent")
+
+
+def test_text_output_is_values_on_stdout_and_the_rest_on_stderr(bootstrap: str) -> None:
+    braid(bootstrap, "topic", "create", "plain", "-p", "1")
+    runner = CliRunner()
+    sent = runner.invoke(app, ["produce", "plain", "--bootstrap", bootstrap], input="x\ny\n")
+    assert (sent.stdout, "plain: 2 records" in sent.stderr) == ("", True)
+    got = runner.invoke(app, ["consume", "plain", "--exit", "--bootstrap", bootstrap])
+    assert (got.stdout, got.stderr) == ("x\ny\n", "2 records\n")
+
+
+def test_groups(bootstrap: str) -> None:
+    braid(bootstrap, "topic", "create", "shared", "-p", "1")
+    braid(bootstrap, "produce", "shared", given="".join(f"{n}\n" for n in range(10)))
+    assert len(braid(bootstrap, "consume", "shared", "--group", "g", "--count", "4")) == 4
+    assert {"group": "g", "state": "empty"} in braid(bootstrap, "group", "list")
+    assert braid(bootstrap, "group", "describe", "g")["offsets"] == [
+        {"topic": "shared", "partition": 0, "committed": 4, "high_watermark": 10, "lag": 6, "client": None}
+    ]
+
+    def moved(to: str, *more: str) -> Any:
+        rows = braid(bootstrap, "group", "reset-offsets", "g", "--topic", "shared/0", "--to", to, *more)
+        return rows[0]["before"], rows[0]["after"]
+
+    assert moved("latest", "--dry-run") == (4, 10)
+    assert moved("7") == (4, 7)
+    assert moved("earliest") == (7, 0)
+    assert moved("99") == (0, 10)
+    assert moved("@1") == (10, 0)
+    with pytest.raises(CommandError, match="not a place"):
+        moved("somewhere")
+    with pytest.raises(CommandError, match="no partition '9'"):
+        braid(bootstrap, "group", "reset-offsets", "g", "--topic", "shared/9", "--to", "1")
+    assert braid(bootstrap, "group", "delete", "g") == [{"group": "g", "deleted": True}]
+    assert "g" not in [row["group"] for row in braid(bootstrap, "group", "list")]
+
+
+def test_stopping_is_clean_and_a_port_in_use_is_explained(tmp_path: Path) -> None:
+    metadata = f"sqlite://{tmp_path}/meta.db"
+    with started("control", tmp_path, "--listen", "127.0.0.1:0", "--metadata", metadata) as control:
+        address = control.addresses["control"]
+        command = [
+            "control",
+            "--listen",
+            address,
+            "--store",
+            "memory://",
+            "--metadata",
+            "sqlite://",
+            "--metrics",
+            "off",
+        ]
+        done = subprocess.run(
+            [sys.executable, "-m", "braidlog.cli.main", *command], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 1
+        assert f"error: cannot listen on {address}" in done.stderr
+        assert "--listen" in done.stderr
+        assert control.metrics()['braidlog_build_info{version="0.1.0"}'] == 1
+        ready = tmp_path / "control.ready"
+        assert json.loads(ready.read_text())["control"] == address
+        assert control.stop() == 0
+        assert not ready.exists()
+        assert control.last_log_line() == "braid control: stopped"
+
+
+@pytest.mark.slow
+def test_a_second_control_plane_ends_the_first(tmp_path: Path) -> None:
+    metadata = ["--listen", "127.0.0.1:0", "--metadata", f"sqlite://{tmp_path}/meta.db"]
+    settings = ["-s", "write_epoch_interval_s=1s"]  # the first notices when it next writes
+    (tmp_path / "first").mkdir()
+    (tmp_path / "second").mkdir()
+    with (
+        started("control", tmp_path / "first", *metadata, *settings) as first,
+        started("control", tmp_path / "second", *metadata),
+    ):
+        assert first.wait() == 1
+        assert "taken over" in first.last_log_line()
+
+
+@pytest.mark.slow
+def test_the_demo_loses_and_doubles_nothing() -> None:
+    command = [sys.executable, "-m", "braidlog.cli.main", "demo", "--quick", "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    account = json.loads(done.stdout)
+    assert account["ok"]
+    assert account["records_in"] == account["records_out"] == 30_000
+    assert account["missing"] == account["duplicates"] == 0
+    assert account["puts"] >= account["objects"] > 0
