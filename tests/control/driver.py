@@ -1,0 +1,164 @@
+"""A control plane to test against, and objects to commit to it."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from braidlog.control.interface import (
+    CommitObject,
+    ControlPlane,
+    CreateTopics,
+    InitProducerId,
+    NewTopic,
+    ObjectVerdict,
+    TopicInfo,
+)
+from braidlog.control.metadata import MetadataStore, open_metadata
+from braidlog.control.service import ControlService
+from braidlog.control.settings import ControlSettings
+from braidlog.objects.format import encode_footer, encode_trailer
+from braidlog.objects.keys import data_key
+from braidlog.objects.layout import KAFKA_BATCHES, BatchEntry, ExtentEntry, Footer
+from braidlog.objects.memory import MemoryBucket, MemoryStore
+from braidlog.runtime.entropy import SeededEntropy
+
+BATCH_BYTES = 100
+START_MS = 1_700_000_000_000
+
+_numbers = count(1)
+
+
+class ManualClock:
+    """Time that stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+        self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
+
+    def wall_ms(self) -> int:
+        return START_MS + int(self._now_s * 1000)
+
+    def monotonic_s(self) -> float:
+        return self._now_s
+
+    def cpu_s(self) -> float:
+        return 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sleepers.append((self._now_s + seconds, woken))
+        await woken
+
+    def advance(self, seconds: float) -> None:
+        self._now_s += seconds
+        due = [sleeper for sleeper in self._sleepers if sleeper[0] <= self._now_s]
+        self._sleepers = [sleeper for sleeper in self._sleepers if sleeper[0] > self._now_s]
+        for _, woken in due:
+            if not woken.done():
+                woken.set_result(None)
+
+
+@dataclass
+class Plane:
+    """One running control plane and what it stands on."""
+
+    service: ControlService
+    metadata: MetadataStore
+    clock: ManualClock
+    bucket: MemoryBucket
+    store: MemoryStore
+
+
+async def start_plane(
+    url: str = "sqlite://",
+    *,
+    clock: ManualClock | None = None,
+    bucket: MemoryBucket | None = None,
+    settings: ControlSettings | None = None,
+) -> Plane:
+    clock = clock or ManualClock()
+    bucket = bucket or MemoryBucket()
+    store = MemoryStore(bucket, url="memory://", clock=clock)
+    metadata = await open_metadata(url)
+    service = ControlService(metadata, store, clock, SeededEntropy(url), settings or ControlSettings())
+    await service.start()
+    return Plane(service, metadata, clock, bucket, store)
+
+
+def batch(
+    count: int = 1,
+    pid: int = -1,
+    epoch: int = 0,
+    sequence: int = 0,
+    *,
+    attributes: int = 0,
+    timestamp_ms: int = START_MS,
+) -> BatchEntry:
+    if pid < 0:
+        return BatchEntry(BATCH_BYTES, count, attributes, timestamp_ms)
+    return BatchEntry(BATCH_BYTES, count, attributes, timestamp_ms, pid, epoch, sequence)
+
+
+def make_object(
+    extents: Sequence[tuple[bytes, int, Sequence[BatchEntry]]],
+    *,
+    write_epoch: int = 1,
+    nonce: bytes | None = None,
+    incarnation: str = "test",
+) -> CommitObject:
+    """An object with these (topic id, partition, batches), as an agent would commit it."""
+    number = next(_numbers)
+    entries = []
+    position = 0
+    for topic_id, partition, batches in sorted(extents, key=lambda extent: extent[:2]):
+        length = sum(entry.length for entry in batches)
+        timestamps = [entry.timestamp_ms_max for entry in batches]
+        records = sum(entry.offset_count for entry in batches)
+        entries.append(
+            ExtentEntry(
+                topic_id,
+                partition,
+                position,
+                length,
+                records,
+                min(timestamps),
+                max(timestamps),
+                KAFKA_BATCHES,
+                list(batches),
+            )
+        )
+        position += length
+    footer = Footer(nonce or number.to_bytes(16, "big"), write_epoch, incarnation, START_MS, "", entries)
+    encoded = encode_footer(footer)
+    size = position + len(encoded) + len(encode_trailer(encoded, footer.nonce))
+    return CommitObject(data_key(write_epoch, incarnation, number), size, encoded)
+
+
+async def create_topic(control: ControlPlane, name: str = "events", partitions: int = 1, **configs: str) -> TopicInfo:
+    named = {key.replace("_", "."): value for key, value in configs.items()}
+    answer = await control.create_topics(CreateTopics([NewTopic(name, partitions, configs=named)]))
+    topic = answer.outcomes[0].topic
+    assert topic is not None, answer
+    return topic
+
+
+async def new_producer(control: ControlPlane) -> int:
+    identity = await control.init_producer_id(InitProducerId(None, 0))
+    assert identity.error_code == 0
+    return identity.producer_id
+
+
+async def commit(
+    control: ControlPlane, topic: TopicInfo, batches: Sequence[BatchEntry], partition: int = 0
+) -> list[tuple[int, int, bool]]:
+    """Commit one extent; returns (error code, base offset, duplicate) of each batch."""
+    verdict = await control.commit_object(make_object([(topic.topic_id, partition, batches)]))
+    return outcomes(verdict)
+
+
+def outcomes(verdict: ObjectVerdict) -> list[tuple[int, int, bool]]:
+    assert verdict.error_code == 0, verdict
+    return [
+        (each.error_code, each.base_offset, each.duplicate) for extent in verdict.extents for each in extent.verdicts
+    ]
