@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import aiokafka
 import confluent_kafka
+from confluent_kafka import OFFSET_BEGINNING
 
 with warnings.catch_warnings():  # it reads its schemas in a way that Python has deprecated
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -93,7 +94,7 @@ class ConfluentClient:
             {"bootstrap.servers": bootstrap, "group.id": "unused", "fetch.message.max.bytes": 20_000_000}
         )
         try:
-            consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in partitions])
+            consumer.assign([confluent_kafka.TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
             found: list[Record] = []
             deadline_s = time.monotonic() + TIMEOUT_S
             while len(found) < count and time.monotonic() < deadline_s:
