@@ -264,12 +264,23 @@ def test_too_many_extents_and_batches_are_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(object_format, "BATCHES_PER_OBJECT_MAX", 3)
     with pytest.raises(InvalidFooter, match="4 batches"):
         decode_footer_bytes(encode_footer(two))
-    monkeypatch.setattr(object_format, "EXTENTS_PER_OBJECT_MAX", 1)
-    with pytest.raises(InvalidFooter, match="2 extents"):
-        decode_footer_bytes(encode_footer(two))
     monkeypatch.setattr(object_format, "FOOTER_BYTES_MAX", 10)
     with pytest.raises(InvalidFooter, match="over the limit"):
         decode_footer_bytes(encode_footer(two))
+
+
+def test_one_extent_too_many_is_refused() -> None:
+    empty = [[b"", 0, 0, 0, 0, 0, 0, 0, []]] * (limits.EXTENTS_PER_OBJECT_MAX + 1)
+    with pytest.raises(InvalidFooter):
+        decode_footer_bytes(msgspec.msgpack.encode([NONCE, 1, "abc", 5, "z", empty]))
+    many = [
+        [b"t" * 16, number, number * 61, 61, 1, 0, 0, 0, [[61, 1, 0, 0]]]
+        for number in range(limits.EXTENTS_PER_OBJECT_MAX + 1)
+    ]
+    with pytest.raises(InvalidFooter):
+        decode_footer_bytes(msgspec.msgpack.encode([NONCE, 1, "abc", 5, "z", many]))
+    fits = decode_footer_bytes(msgspec.msgpack.encode([NONCE, 1, "abc", 5, "z", many[:-1]]))
+    assert len(fits.extents) == limits.EXTENTS_PER_OBJECT_MAX
 
 
 def test_each_kind_of_damage_has_its_error() -> None:
