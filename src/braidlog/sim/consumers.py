@@ -127,9 +127,8 @@ async def fetch(
     records: list[tuple[int, str]] = []
     next_offset = offset
     for position, header in scan_batches(data):
-        for record in decode_batch(data[position : position + header.total_bytes], bytes_max=BYTES_MAX):
-            if record.offset >= offset:
-                records.append((record.offset, (record.value or b"").decode()))
+        batch = decode_batch(data[position : position + header.total_bytes], bytes_max=BYTES_MAX)
+        records.extend((record.offset, (record.value or b"").decode()) for record in batch if record.offset >= offset)
         next_offset = max(next_offset, header.end_offset)
     return Fetched(records, next_offset, found.log_start_offset, found.high_watermark)
 

@@ -1,7 +1,7 @@
 """What clients did and saw, in the order in which they were told. Recorded from simulated or real runs alike.
 
-An operation ended `ok`, it `failed` (it definitely did not happen), or nobody knows: `unknown` may have happened, and may
-still happen later. The checker's whole power lies in keeping these apart.
+An operation ended `ok`, it `failed` (it definitely did not happen), or nobody knows: `unknown` may have happened, and
+may still happen later. The checker's whole power lies in keeping these apart.
 """
 
 import hashlib

@@ -6,6 +6,8 @@ stands behind `create_server` and `create_connection`, so code under test opens 
 
 import asyncio
 import heapq
+import inspect
+import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor
@@ -136,8 +138,24 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._ready.clear()
         self._timers.clear()
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        # Unfinished coroutines are ended here, where their `finally` blocks find a loop that does nothing any more.
+        asyncio._set_running_loop(self)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                for task in tasks:
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    self._end(task)
+        finally:
+            asyncio._set_running_loop(None)
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        coroutine = task.get_coro()
+        if not task.done() and inspect.iscoroutine(coroutine):
+            try:
+                coroutine.close()
+            except Exception:  # noqa: BLE001 - a dead process' last words
+                return
 
     async def shutdown_asyncgens(self) -> None:
         pass

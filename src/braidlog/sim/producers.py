@@ -65,8 +65,8 @@ class _Lane:
 class SimProducer:
     """Sends numbered records to some partitions until it is told to stop, then until everything is settled.
 
-    An idempotent one keeps up to `in_flight_max` batches per partition under way, and after any trouble waits for all of
-    them and sends again what is not acknowledged, in order. A plain one sends each batch once, or retries where it may.
+    An idempotent one keeps up to `in_flight_max` batches per partition under way, and after any trouble waits for all
+    of them and sends again what is not acknowledged, in order. A plain one sends each batch once, or retries.
     """
 
     def __init__(

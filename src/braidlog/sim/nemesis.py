@@ -1,0 +1,161 @@
+"""What goes wrong, and when: each seed has its own mix of faults, some of them absent, so that each mix goes deep."""
+
+from collections.abc import Callable
+
+from braidlog.sim.cluster import CONTROL_HOST
+from braidlog.sim.network import CLIENT_HOST
+from braidlog.sim.store import StoreWeather
+from braidlog.sim.world import World
+
+GRACE_S = 70.0
+"""Longer than the simulated cluster's write epochs are good for: who is paused for so long can only fail."""
+
+
+class Nemesis:
+    """Strikes at random moments with the faults that this seed allows, and undoes most of them after a while."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._entropy = world.entropy.fork("nemesis")
+        kinds: list[Callable[[], str]] = [
+            self._kill_agent,
+            self._kill_control,
+            self._pause_agent,
+            self._pause_agent_long,
+            self._pause_control,
+            self._cut_agent_from_control,
+            self._cut_one_way,
+            self._cut_clients,
+            self._lose_packets,
+            self._slow_network,
+            self._store_errors,
+            self._store_storm,
+            self._store_silence,
+            self._late_puts,
+            self._long_tail,
+            self._torn_reads,
+            self._skew_clock,
+        ]
+        count = 2 + self._entropy.below(6)
+        self._kinds = [kinds.pop(self._entropy.below(len(kinds))) for _ in range(count)]
+
+    async def run(self, duration_s: float, *, pause_s: float = 6.0) -> None:
+        """Strike every few seconds until the time is up."""
+        world = self._world
+        end_s = world.loop.time() + duration_s
+        while world.loop.time() < end_s:
+            await world.sleep(self._entropy.uniform(0.2, 2 * pause_s))
+            strike = self._kinds[self._entropy.below(len(self._kinds))]
+            world.note(strike())
+            world.faults += 1
+
+    def _later(self, undo: Callable[[], None], low_s: float, high_s: float) -> float:
+        delay_s = self._entropy.uniform(low_s, high_s)
+        self._world.loop.call_later(delay_s, undo)
+        return delay_s
+
+    def _any_agent(self) -> str:
+        names = self._world.cluster.agent_names
+        return names[self._entropy.below(len(names))]
+
+    # ── processes ──
+
+    def _kill(self, name: str, high_s: float) -> str:
+        self._world.cluster.kill(name)
+        delay_s = self._later(lambda: self._world.cluster.boot(name), 0.1, high_s)
+        return f"kill {name}, back in {delay_s:.1f} s"
+
+    def _kill_agent(self) -> str:
+        return self._kill(self._any_agent(), 10.0)
+
+    def _kill_control(self) -> str:
+        return self._kill(CONTROL_HOST, 8.0)
+
+    def _pause(self, name: str, low_s: float, high_s: float) -> str:
+        cluster = self._world.cluster
+        process = cluster.processes[name]
+        if not process.is_alive or process.is_paused:
+            return f"{name} is down or paused already"
+        process.is_paused = True
+        delay_s = self._later(lambda: cluster.loop.resume(process), low_s, high_s)
+        return f"pause {process.name} for {delay_s:.1f} s"
+
+    def _pause_agent(self) -> str:
+        return self._pause(self._any_agent(), 0.5, 20.0)
+
+    def _pause_agent_long(self) -> str:
+        return self._pause(self._any_agent(), GRACE_S, 2 * GRACE_S)
+
+    def _pause_control(self) -> str:
+        return self._pause(CONTROL_HOST, 0.5, 15.0)
+
+    def _skew_clock(self) -> str:
+        name = [CONTROL_HOST, *self._world.cluster.agent_names][
+            self._entropy.below(1 + self._world.cluster.plan.agent_count)
+        ]
+        process = self._world.cluster.processes[name]
+        process.skew_ms = self._entropy.below(20_000) - 10_000
+        return f"the clock of {name} is {process.skew_ms} ms off"
+
+    # ── network ──
+
+    def _cut(self, pairs: list[tuple[str, str]], what: str) -> str:
+        network = self._world.cluster.network
+        for source, destination in pairs:
+            network.block(source, destination)
+        delay_s = self._later(network.heal, 1.0, 40.0)
+        return f"{what}, healed in {delay_s:.1f} s"
+
+    def _cut_agent_from_control(self) -> str:
+        name = self._any_agent()
+        return self._cut([(name, CONTROL_HOST), (CONTROL_HOST, name)], f"cut {name} from the control plane")
+
+    def _cut_one_way(self) -> str:
+        name = self._any_agent()
+        pair = (name, CONTROL_HOST) if self._entropy.below(2) else (CONTROL_HOST, name)
+        return self._cut([pair], f"cut {pair[0]} to {pair[1]}, one way")
+
+    def _cut_clients(self) -> str:
+        name = self._any_agent()
+        ways = [[(CLIENT_HOST, name)], [(name, CLIENT_HOST)], [(CLIENT_HOST, name), (name, CLIENT_HOST)]]
+        return self._cut(ways[self._entropy.below(3)], f"cut clients from {name}")
+
+    def _lose_packets(self) -> str:
+        weather = self._world.cluster.network.weather
+        weather.loss = self._entropy.uniform(0.01, 0.2)
+        self._later(lambda: setattr(weather, "loss", 0.0), 2.0, 20.0)
+        return f"lose {weather.loss:.0%} of packets"
+
+    def _slow_network(self) -> str:
+        weather = self._world.cluster.network.weather
+        weather.delay_s_max = self._entropy.uniform(0.01, 0.5)
+        self._later(lambda: setattr(weather, "delay_s_max", 0.002), 2.0, 20.0)
+        return f"the network takes up to {weather.delay_s_max * 1000:.0f} ms"
+
+    # ── store ──
+
+    def _store(self, field: str, low: float, high: float, what: str) -> str:
+        weather = self._world.cluster.store_weather
+        calm = getattr(StoreWeather(), field)
+        value = self._entropy.uniform(low, high)
+        setattr(weather, field, value)
+        self._later(lambda: setattr(weather, field, calm), 2.0, 25.0)
+        return f"{what} ({value:.2f})"
+
+    def _store_errors(self) -> str:
+        return self._store("error", 0.05, 0.5, "the store refuses some requests")
+
+    def _store_storm(self) -> str:
+        return self._store("slow_down", 0.3, 1.0, "the store asks to slow down")
+
+    def _store_silence(self) -> str:
+        return self._store("lost_answer", 0.05, 0.5, "the store's answers get lost")
+
+    def _late_puts(self) -> str:
+        return self._store("late_put", 0.05, 0.4, "some puts land late")
+
+    def _long_tail(self) -> str:
+        return self._store("put_s_median", 0.2, 3.0, "puts take long")
+
+    def _torn_reads(self) -> str:
+        return self._store("torn_read", 0.05, 0.5, "reads end early")

@@ -1,0 +1,249 @@
+"""One simulated run: a cluster, clients, failures, and the history of it all.
+
+A scenario is a coroutine that is given a `World` and says what happens in it. `simulate` runs it under one seed; the same
+seed gives the same history, byte for byte.
+"""
+
+import asyncio
+import gc
+import logging
+import tempfile
+import warnings
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import structlog
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i32Timedelta
+
+from braidlog.runtime.entropy import Entropy, SeededEntropy
+from braidlog.sim.cluster import ClusterPlan, SimCluster
+from braidlog.sim.consumers import GroupMember, SimReader, fetch, list_offset
+from braidlog.sim.history import Event, FinalRead, History
+from braidlog.sim.loop import VirtualLoop
+from braidlog.sim.producers import SimProducer
+from braidlog.sim.session import ClientSession
+from braidlog.sim.wire_client import Disconnected, request_types
+
+CREATE_TOPICS, CREATE_TOPICS_VERSION = 19, 7
+DELETE_RECORDS, DELETE_RECORDS_VERSION = 21, 2
+SETTLE_S_MAX = 600.0
+"""How long clients may take to come to rest once everything is well again."""
+
+Scenario = Callable[["World"], Awaitable[None]]
+
+
+class World:
+    """What a scenario can do. Everything is seeded, and everything that clients see is recorded."""
+
+    def __init__(self, loop: VirtualLoop, entropy: Entropy, folder: Path, plan: ClusterPlan) -> None:
+        self.loop = loop
+        self.entropy = entropy
+        self.history = History()
+        self.cluster = SimCluster(loop, entropy, folder, plan)
+        self.topics: dict[str, int] = {}
+        """Partition counts by name."""
+        self.faults = 0
+        self._clients: list[SimProducer | SimReader | GroupMember] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._sessions = 0
+
+    def note(self, what: str) -> None:
+        """Say in the history that something was done to the system."""
+        now_s = self.loop.time()
+        self.history.record(Event(client="nemesis", invoke_s=now_s, complete_s=now_s, what=what))
+
+    def session(self, name: str) -> ClientSession:
+        self._sessions += 1
+        full_name = f"{name}-{self._sessions}"
+        return ClientSession(full_name, self.cluster.addresses, self.history, self.entropy.fork(full_name))
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    # ── clients ──
+
+    async def create_topic(self, name: str, partition_count: int, **configs: str) -> None:
+        types = request_types(CREATE_TOPICS, CREATE_TOPICS_VERSION)
+        session = self.session("admin")
+
+        async def create() -> None:
+            connection = await session.any_connection()
+            answer = await connection.call(
+                CREATE_TOPICS,
+                CREATE_TOPICS_VERSION,
+                types.CreateTopicsRequest(
+                    topics=(
+                        types.CreatableTopic(
+                            name=name,
+                            num_partitions=partition_count,
+                            replication_factor=-1,
+                            assignments=(),
+                            configs=tuple(
+                                types.CreatableTopicConfig(name=key.replace("_", "."), value=value)
+                                for key, value in configs.items()
+                            ),
+                        ),
+                    ),
+                    timeout=i32Timedelta.parse(timedelta(seconds=10)),
+                    validate_only=False,
+                ),
+            )
+            code = answer.topics[0].error_code
+            if code not in {ErrorCode.none, ErrorCode.topic_already_exists}:
+                raise Disconnected(f"create topic: {code.name}")
+
+        await session.retry(create)
+        session.close()
+        self.topics[name] = partition_count
+
+    async def delete_records(self, topic: str, partition: int, before_offset: int) -> None:
+        """Ask for it once; whether it happened shows in the log start."""
+        types = request_types(DELETE_RECORDS, DELETE_RECORDS_VERSION)
+        session = self.session("admin")
+        try:
+            connection = await session.any_connection()
+            await connection.call(
+                DELETE_RECORDS,
+                DELETE_RECORDS_VERSION,
+                types.DeleteRecordsRequest(
+                    topics=(
+                        types.DeleteRecordsTopic(
+                            name=topic,
+                            partitions=(types.DeleteRecordsPartition(partition_index=partition, offset=before_offset),),
+                        ),
+                    ),
+                    timeout=i32Timedelta.parse(timedelta(seconds=10)),
+                ),
+            )
+        except Disconnected:
+            pass
+        session.close()
+
+    def targets(self, topic: str) -> list[tuple[str, int]]:
+        return [(topic, partition) for partition in range(self.topics[topic])]
+
+    def producer(self, targets: list[tuple[str, int]], **options: Any) -> SimProducer:
+        settings = {"idempotent": True, "retries": True, "in_flight_max": 5, "pause_s": 0.3, **options}
+        kind = "idempotent" if settings["idempotent"] else "plain"
+        return self._start(SimProducer(self.session(kind), targets, **settings))
+
+    def reader(self, targets: list[tuple[str, int]]) -> SimReader:
+        return self._start(SimReader(self.session("reader"), targets))
+
+    def member(self, group: str, topic: str) -> GroupMember:
+        return self._start(GroupMember(self.session("member"), group, topic, self.topics[topic]))
+
+    def _start(self, client: Any) -> Any:
+        self._clients.append(client)
+        self._tasks.append(self.loop.create_task(client.run()))
+        return client
+
+    # ── the end ──
+
+    async def finish(self) -> None:
+        """Heal everything, let the clients come to rest, and read every log whole."""
+        self.cluster.settle()
+        self.note("all is well again")
+        await self.sleep(15.0)
+        for client in self._clients:
+            client.stopping = True
+        done, pending = await asyncio.wait(self._tasks, timeout=SETTLE_S_MAX)
+        if pending:
+            raise Stuck(f"{len(pending)} of {len(self._tasks)} clients did not come to rest in {SETTLE_S_MAX} s")
+        for task in self._tasks:
+            task.result()
+        session = self.session("final")
+        for topic, partition_count in self.topics.items():
+            for partition in range(partition_count):
+                await self._read_whole(session, topic, partition)
+        session.close()
+
+    async def _read_whole(self, session: ClientSession, topic: str, partition: int) -> None:
+        invoke_s = session.now_s
+        start = await session.retry(lambda: list_offset(session, topic, partition, "earliest"))
+        end = await session.retry(lambda: list_offset(session, topic, partition, "latest"))
+        records: list[tuple[int, str]] = []
+        offset = start
+        while offset < end:
+
+            async def read(at: int = offset) -> Any:
+                return await fetch(session, await session.leader(topic, partition), topic, partition, at)
+
+            found = await session.retry(read)
+            if found.next_offset == offset:
+                continue
+            records += found.records
+            offset = found.next_offset
+        self.history.record(
+            FinalRead(
+                client=session.name,
+                invoke_s=invoke_s,
+                complete_s=session.now_s,
+                topic=topic,
+                partition=partition,
+                log_start_offset=start,
+                high_watermark=end,
+                records=records,
+            )
+        )
+
+
+class Stuck(Exception):
+    """Clients that never came to rest although everything was well again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of one seed."""
+
+    seed: int
+    history: History
+    faults: int
+    simulated_s: float
+    error: str = ""
+    """What stopped the run before its end: clients that got stuck, an error that nobody caught."""
+
+
+def simulate(seed: int, scenario: Scenario, plan: ClusterPlan | None = None) -> Run:
+    """Run a scenario under one seed, from nothing to its end."""
+    with warnings.catch_warnings():
+        # A killed process leaves coroutines behind that nobody will ever await.
+        warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
+        return _simulate(seed, scenario, plan or ClusterPlan())
+
+
+def _simulate(seed: int, scenario: Scenario, plan: ClusterPlan) -> Run:
+    _silence_logs()
+    entropy = SeededEntropy(seed)
+    loop = VirtualLoop(entropy)
+    error = ""
+    with tempfile.TemporaryDirectory(prefix="braidlog-sim-", dir=_memory_folder()) as folder:
+        world = World(loop, entropy, Path(folder), plan)
+
+        async def main() -> None:
+            await world.cluster.start()
+            await scenario(world)
+            await world.finish()
+
+        try:
+            loop.run_until_complete(main())
+        except Exception as problem:  # noqa: BLE001 - whatever stops a run is its result
+            error = f"{type(problem).__name__}: {problem}"
+        if not error and loop.failures:
+            error = f"uncaught in a process: {loop.failures[0].get('exception')!r}"
+        loop.close()
+        gc.collect()
+    return Run(seed, world.history, world.faults, loop.time(), error)
+
+
+def _memory_folder() -> str | None:
+    """Metadata in memory-backed files: durable as far as the simulation goes, and quick."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+def _silence_logs() -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
