@@ -17,6 +17,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
 from braidlog.wire.errors import MalformedRequest
+from braidlog.wire.shape import check_shape
 
 __all__ = ["Answer", "MalformedRequest", "answer_for", "read_request", "write_response"]
 
@@ -29,8 +30,10 @@ def _reader(api_key: int, version: int) -> Callable[[Any, int], tuple[Any, int]]
 
 def read_request(api_key: int, version: int, body: memoryview | bytes) -> Any:
     """The request entity in `body`, which starts right behind the request header."""
+    view = memoryview(body).toreadonly()
+    # Not only to be told what is wrong: the native reader does not survive an array of false length.
+    check_shape(load_request_schema(api_key, version), view)
     try:
-        view = memoryview(body).toreadonly()
         entity, length = _reader(api_key, version)(view, 0)
     except Exception as error:  # kio raises many kinds on bad bytes, none with a common base
         raise MalformedRequest(f"api key {api_key} version {version}: {error}") from error

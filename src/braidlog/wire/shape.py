@@ -1,0 +1,104 @@
+"""Whether bytes have the shape of a message, found out without building anything of it.
+
+kio's native reader reserves memory for as many elements as an array claims to have, and a claim that cannot be met
+aborts the whole process. So every length is checked here first, against the bytes that there really are.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import cache
+from types import NoneType
+from typing import Any, get_args, get_origin
+
+from braidlog.wire.errors import MalformedRequest
+from braidlog.wire.primitives import (
+    read_exact,
+    read_i8,
+    read_nullable_bytes,
+    read_nullable_count,
+    read_nullable_string,
+    read_tags,
+)
+
+Walk = Callable[[memoryview, int], int]
+"""From the position of a value to the position behind it."""
+
+_FIXED_BYTES = {
+    **dict.fromkeys(("bool", "int8", "uint8"), 1),
+    **dict.fromkeys(("int16", "uint16", "error_code"), 2),
+    **dict.fromkeys(("int32", "uint32", "timedelta_i32"), 4),
+    **dict.fromkeys(("int64", "uint64", "float64", "timedelta_i64", "datetime_i64"), 8),
+    "uuid": 16,
+}
+
+
+def check_shape(entity_type: Any, body: memoryview) -> None:
+    """Raise `MalformedRequest` unless `body` is one whole entity of this type."""
+    end = _entity(entity_type)(body, 0)
+    if end != len(body):
+        raise MalformedRequest(f"{len(body) - end} bytes too many")
+
+
+@cache
+def _entity(entity_type: Any) -> Walk:
+    flexible: bool = entity_type.__flexible__
+    walks: list[Walk] = []
+    tagged: dict[int, Walk] = {}
+    for field in fields(entity_type):
+        if "tag" in field.metadata:
+            tagged[field.metadata["tag"]] = _field(field.type, field.metadata, flexible, tagged=True)
+        else:
+            walks.append(_field(field.type, field.metadata, flexible, tagged=False))
+
+    def take(tag: int, value: memoryview) -> None:
+        walk_tag = tagged.get(tag)
+        if walk_tag is not None and walk_tag(value, 0) != len(value):
+            raise MalformedRequest(f"tagged field {tag} is longer than its value")
+
+    def walk(view: memoryview, position: int) -> int:
+        for step in walks:
+            position = step(view, position)
+        return read_tags(view, position, take) if flexible else position
+
+    return walk
+
+
+def _field(annotation: Any, metadata: Any, flexible: bool, *, tagged: bool) -> Walk:
+    arguments = get_args(annotation)
+    nullable = NoneType in arguments
+    if nullable:
+        annotation = next(argument for argument in arguments if argument is not NoneType)
+    if get_origin(annotation) is tuple:
+        return _array(_single(get_args(annotation)[0], metadata, flexible), flexible)
+    walk = _single(annotation, metadata, flexible)
+    return _nullable_entity(walk) if nullable and is_dataclass(annotation) and not tagged else walk
+
+
+def _single(annotation: Any, metadata: Any, flexible: bool) -> Walk:
+    if hasattr(annotation, "__flexible__"):
+        return _entity(annotation)
+    kafka_type = metadata["kafka_type"]
+    if kafka_type == "string":
+        return lambda view, position: read_nullable_string(view, position, flexible)[1]
+    if kafka_type in ("bytes", "records"):
+        return lambda view, position: read_nullable_bytes(view, position, flexible)[1]
+    size = _FIXED_BYTES[kafka_type]
+    return lambda view, position: read_exact(view, position, size)[1]
+
+
+def _array(element: Walk, flexible: bool) -> Walk:
+    def walk(view: memoryview, position: int) -> int:
+        count, position = read_nullable_count(view, position, flexible)
+        for _ in range(count or 0):
+            position = element(view, position)
+        return position
+
+    return walk
+
+
+def _nullable_entity(entity: Walk) -> Walk:
+    def walk(view: memoryview, position: int) -> int:
+        marker, position = read_i8(view, position)
+        return position if marker < 0 else entity(view, position)
+
+    return walk
