@@ -306,26 +306,39 @@ class LocalStore:
         end = len(data) - len(data) % _BLOCK_BYTES
         written = 0
         try:
-            buffer = self._aligned_buffers.pop()
-        except IndexError:
-            buffer = mmap.mmap(-1, _DIRECT_CHUNK_BYTES)
-        try:
             fcntl.fcntl(fd, fcntl.F_SETFL, flags | self._direct_flag)
-            with memoryview(buffer) as aligned:
-                while written < end:
-                    length = min(_DIRECT_CHUNK_BYTES, end - written)
-                    aligned[:length] = data[written : written + length]
-                    taken = os.write(fd, aligned[:length])
-                    written += taken
-                    if taken % _BLOCK_BYTES:
-                        break
+            try:
+                written = os.write(fd, data[:end])  # where the caller's memory is aligned, without a copy
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                written = self._write_aligned(fd, data[:end])
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
             self._direct_flag = 0  # this file system cannot
+            os.lseek(fd, 0, os.SEEK_SET)
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+        return written
+
+    def _write_aligned(self, fd: int, data: memoryview) -> int:
+        """Write through a buffer that begins at a page, as writes past the page cache demand."""
+        try:
+            buffer = self._aligned_buffers.pop()
+        except IndexError:
+            buffer = mmap.mmap(-1, _DIRECT_CHUNK_BYTES)
+        written = 0
+        try:
+            with memoryview(buffer) as aligned:
+                while written < len(data):
+                    length = min(_DIRECT_CHUNK_BYTES, len(data) - written)
+                    aligned[:length] = data[written : written + length]
+                    taken = os.write(fd, aligned[:length])
+                    written += taken
+                    if taken % _BLOCK_BYTES:
+                        break  # the rest is left to ordinary writes
         finally:
             self._aligned_buffers.append(buffer)
-        fcntl.fcntl(fd, fcntl.F_SETFL, flags)
         return written
 
     def _open_own(self, path: str, flags: int) -> int:
