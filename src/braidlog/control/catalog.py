@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
-from kio.schema.errors import ErrorCode
 
 from braidlog.control.cluster_config import effective_cluster_settings
 from braidlog.control.config_definition import InvalidConfig
 from braidlog.control.counters import NumberBlocks
+from braidlog.control.error_codes import ErrorCode
 from braidlog.control.feed import Feed
 from braidlog.control.interface import (
     AlterConfigs,
@@ -110,7 +110,7 @@ class Catalog:
             for new in request.topics:
                 try:
                     if new.name in repeated:
-                        raise _Refused(ErrorCode.invalid_request, f"Topic {new.name!r} is in the request twice.")
+                        raise _Refused(ErrorCode.INVALID_REQUEST, f"Topic {new.name!r} is in the request twice.")
                     topic = await self._plan_topic(new, taken, request.validate_only)
                 except _Refused as refused:
                     outcomes.append(TopicOutcome(new.name, refused.code, str(refused)))
@@ -127,30 +127,30 @@ class Catalog:
 
     async def _plan_topic(self, new: NewTopic, taken: Counter[str], validate_only: bool) -> TopicState:
         if reason := _reason_against_name(new.name):
-            raise _Refused(ErrorCode.invalid_topic_exception, reason)
+            raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
         if new.name in self.topics_by_name:
-            raise _Refused(ErrorCode.topic_already_exists, f"Topic {new.name!r} exists already.")
+            raise _Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic {new.name!r} exists already.")
         metric_name = _metric_name(new.name)
         if self._metric_names[metric_name] or taken[metric_name]:
             raise _Refused(
-                ErrorCode.invalid_topic_exception,
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
                 f"Topic {new.name!r} differs from another only in '.' and '_', which metrics cannot tell apart.",
             )
         defaults = effective_cluster_settings(self.cluster_configs)
         count = defaults.num_partitions if new.partition_count == -1 else new.partition_count
         if not 0 < count <= PARTITIONS_PER_TOPIC_MAX:
             raise _Refused(
-                ErrorCode.invalid_partitions, f"A topic has 1 to {PARTITIONS_PER_TOPIC_MAX} partitions, not {count}."
+                ErrorCode.INVALID_PARTITIONS, f"A topic has 1 to {PARTITIONS_PER_TOPIC_MAX} partitions, not {count}."
             )
         factor = new.replication_factor
         if factor == -1:
             factor = defaults.default_replication_factor
         if not 0 < factor <= REPLICATION_FACTOR_MAX:
-            raise _Refused(ErrorCode.invalid_replication_factor, f"The replication factor {factor} is not above 0.")
+            raise _Refused(ErrorCode.INVALID_REPLICATION_FACTOR, f"The replication factor {factor} is not above 0.")
         try:
             validate_topic_configs(new.configs)
         except InvalidConfig as error:
-            raise _Refused(ErrorCode.invalid_config, str(error)) from None
+            raise _Refused(ErrorCode.INVALID_CONFIG, str(error)) from None
         topic_id = self._entropy.token(16)
         # Nothing is used up by a mere validation: its answer carries no ids that could be taken for real ones.
         partitions = [] if validate_only else await self._new_partitions(topic_id, 0, count)
@@ -176,11 +176,11 @@ class Catalog:
             for ref in request.topics:
                 try:
                     if (ref.name, ref.topic_id) in repeated:
-                        raise _Refused(ErrorCode.invalid_request, "The topic is in the request twice.")
+                        raise _Refused(ErrorCode.INVALID_REQUEST, "The topic is in the request twice.")
                     topic = self._resolve(ref)
                     if topic in removed:
                         raise _Refused(
-                            ErrorCode.invalid_request, "The topic is in the request twice, by name and by id."
+                            ErrorCode.INVALID_REQUEST, "The topic is in the request twice, by name and by id."
                         )
                 except _Refused as refused:
                     outcomes.append(TopicOutcome(ref.name, refused.code, str(refused)))
@@ -208,11 +208,11 @@ class Catalog:
         if ref.name:
             topic = self.topics_by_name.get(ref.name)
             if topic is None:
-                raise _Refused(ErrorCode.unknown_topic_or_partition, f"There is no topic {ref.name!r}.")
+                raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {ref.name!r}.")
             return topic
         topic = self.topics.get(ref.topic_id)
         if topic is None:
-            raise _Refused(ErrorCode.unknown_topic_id, f"There is no topic with the id {ref.topic_id.hex()}.")
+            raise _Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with the id {ref.topic_id.hex()}.")
         return topic
 
     async def create_partitions(self, request: CreatePartitions) -> TopicOutcomes:
@@ -223,7 +223,7 @@ class Catalog:
             for growth in request.topics:
                 try:
                     if growth.name in repeated:
-                        raise _Refused(ErrorCode.invalid_request, f"Topic {growth.name!r} is in the request twice.")
+                        raise _Refused(ErrorCode.INVALID_REQUEST, f"Topic {growth.name!r} is in the request twice.")
                     topic = self._check_growth(growth)
                 except _Refused as refused:
                     outcomes.append(TopicOutcome(growth.name, refused.code, str(refused)))
@@ -247,15 +247,15 @@ class Catalog:
     def _check_growth(self, growth: PartitionGrowth) -> TopicState:
         topic = self._resolve(TopicRef(growth.name)) if growth.name else None
         if topic is None:
-            raise _Refused(ErrorCode.invalid_topic_exception, "The topic has no name.")
+            raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic has no name.")
         count = len(topic.partitions)
         if growth.partition_count <= count:
             raise _Refused(
-                ErrorCode.invalid_partitions,
+                ErrorCode.INVALID_PARTITIONS,
                 f"Topic {growth.name!r} has {count} partitions; {growth.partition_count} would not be an increase.",
             )
         if growth.partition_count > PARTITIONS_PER_TOPIC_MAX:
-            raise _Refused(ErrorCode.invalid_partitions, f"A topic has at most {PARTITIONS_PER_TOPIC_MAX} partitions.")
+            raise _Refused(ErrorCode.INVALID_PARTITIONS, f"A topic has at most {PARTITIONS_PER_TOPIC_MAX} partitions.")
         return topic
 
     # ── configs ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -264,24 +264,24 @@ class Catalog:
         async with self._turn:
             try:
                 if _repeated(change.name for change in request.changes):
-                    raise _Refused(ErrorCode.invalid_request, "A config is in the request twice.")
+                    raise _Refused(ErrorCode.INVALID_REQUEST, "A config is in the request twice.")
                 if request.resource_type == TOPIC_RESOURCE:
                     await self._alter_topic(request)
                 elif request.resource_type == BROKER_RESOURCE:
                     await self._alter_cluster(request)
                 else:
                     raise _Refused(
-                        ErrorCode.invalid_request, f"Resources of type {request.resource_type} have no configs here."
+                        ErrorCode.INVALID_REQUEST, f"Resources of type {request.resource_type} have no configs here."
                     )
             except _Refused as refused:
                 return Outcome(refused.code, str(refused))
             except InvalidConfig as error:
-                return Outcome(int(ErrorCode.invalid_config), str(error))
+                return Outcome(int(ErrorCode.INVALID_CONFIG), str(error))
             return Outcome(0)
 
     async def _alter_topic(self, request: AlterConfigs) -> None:
         if reason := _reason_against_name(request.resource_name):
-            raise _Refused(ErrorCode.invalid_topic_exception, reason)
+            raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
         topic = self._resolve(TopicRef(request.resource_name))
         configs = apply_changes(topic.info.configs, request.changes, replace=request.replace)
         validate_topic_configs(configs)
@@ -296,7 +296,7 @@ class Catalog:
     async def _alter_cluster(self, request: AlterConfigs) -> None:
         if request.resource_name:
             raise _Refused(
-                ErrorCode.invalid_request,
+                ErrorCode.INVALID_REQUEST,
                 f"Agent {request.resource_name} has no configs of its own: set them for the whole cluster (no name).",
             )
         configs = apply_changes(self.cluster_configs, request.changes, replace=request.replace)

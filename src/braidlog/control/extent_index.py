@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import msgspec
-from kio.schema.errors import ErrorCode
 
 from braidlog.control.catalog import Catalog
+from braidlog.control.error_codes import ErrorCode
 from braidlog.control.feed import Feed
 from braidlog.control.interface import (
     BoundsAnswer,
@@ -133,12 +133,12 @@ class ExtentIndex:
     async def delete_records(self, request: DeleteRecords) -> DeletedRecords:
         state = self._catalog.partitions.get(request.partition_id)
         if state is None:
-            return DeletedRecords(int(ErrorCode.unknown_topic_or_partition), -1)
+            return DeletedRecords(int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), -1)
         if "delete" not in self._catalog.settings(self._catalog.topics[state.topic_id]).cleanup_policy:
-            return DeletedRecords(int(ErrorCode.policy_violation), -1)
+            return DeletedRecords(int(ErrorCode.POLICY_VIOLATION), -1)
         before = state.next_offset if request.before_offset == -1 else request.before_offset
         if not 0 <= before <= state.next_offset:
-            return DeletedRecords(int(ErrorCode.offset_out_of_range), -1)
+            return DeletedRecords(int(ErrorCode.OFFSET_OUT_OF_RANGE), -1)
         await self.remove_front(request.partition_id, before)
         return DeletedRecords(0, state.log_start_offset)
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
-from kio.schema.errors import ErrorCode
 
 from braidlog.control.counters import NumberBlocks
+from braidlog.control.error_codes import ErrorCode
 from braidlog.control.interface import InitProducerId, ProducerIdentity
 from braidlog.control.metadata import MetadataStore, Row, Transaction
 from braidlog.runtime.clock import Clock
@@ -23,9 +23,9 @@ _ACTIVITY_FRACTION = 24
 """Activity is written when it is older than this fraction of the expiration, not with every batch."""
 _UNCOUNTED_FRACTION = 8
 
-_OUT_OF_ORDER = int(ErrorCode.out_of_order_sequence_number)
-_DUPLICATE = int(ErrorCode.duplicate_sequence_number)
-_INVALID_EPOCH = int(ErrorCode.invalid_producer_epoch)
+_OUT_OF_ORDER = int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+_DUPLICATE = int(ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+_INVALID_EPOCH = int(ErrorCode.INVALID_PRODUCER_EPOCH)
 
 Remembered = tuple[int, int, int]
 """First sequence, last sequence, base offset."""
@@ -210,7 +210,7 @@ class Producers:
     async def init(self, request: InitProducerId) -> ProducerIdentity:
         if request.transactional_id is not None:
             # Clients take this code for the cluster's final word and stop, instead of asking again and again.
-            return ProducerIdentity(int(ErrorCode.transactional_id_authorization_failed), -1, -1)
+            return ProducerIdentity(int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), -1, -1)
         async with self._turn:
             now_ms = self._clock.wall_ms()
             producer: Producer | None = None

@@ -9,11 +9,11 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 
 import msgspec
-from kio.schema.errors import ErrorCode
 
 from braidlog.control.catalog import Catalog
 from braidlog.control.counters import NumberBlocks
 from braidlog.control.epochs import WriteEpochs
+from braidlog.control.error_codes import ErrorCode
 from braidlog.control.feed import Feed
 from braidlog.control.interface import (
     BatchVerdict,
@@ -42,11 +42,11 @@ VERDICTS_REMEMBERED = 4_096
 _OBJECT_NUMBER_BLOCK = 10_000
 _TRANSACTIONAL_OR_CONTROL = 0x10 | 0x20
 
-_STALE = int(ErrorCode.not_leader_or_follower)
-_UNKNOWN_PARTITION = int(ErrorCode.unknown_topic_or_partition)
-_UNKNOWN_TOPIC = int(ErrorCode.unknown_topic_id)
-_INVALID_TXN_STATE = int(ErrorCode.invalid_txn_state)
-_INVALID_RECORD = int(ErrorCode.invalid_record)
+_STALE = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+_UNKNOWN_PARTITION = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+_UNKNOWN_TOPIC = int(ErrorCode.UNKNOWN_TOPIC_ID)
+_INVALID_TXN_STATE = int(ErrorCode.INVALID_TXN_STATE)
+_INVALID_RECORD = int(ErrorCode.INVALID_RECORD)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_verdict = msgspec.msgpack.Decoder(ObjectVerdict).decode

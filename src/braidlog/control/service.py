@@ -101,10 +101,11 @@ class ControlService:
 
     async def start(self) -> None:
         metadata, turn, clock, settings = self._metadata, self._turn, self._clock, self.settings
+        # The epoch is part of each random stream: a restart with the same seed must not repeat its identifiers.
         epoch = await metadata.acquire_fencing_epoch()
         self.cluster_id = await self._load_cluster_id()
         self.feed = Feed(epoch, events_max=settings.feed_events_max, ring_bytes_max=settings.feed_bytes_max)
-        self.catalog = Catalog(metadata, turn, self.feed, clock, self._entropy.fork("catalog"))
+        self.catalog = Catalog(metadata, turn, self.feed, clock, self._entropy.fork(f"catalog/{epoch}"))
         self.epochs = WriteEpochs(metadata, turn)
         self.producers = Producers(
             metadata,
@@ -155,7 +156,7 @@ class ControlService:
             full_sweep_interval_ms=int(settings.full_sweep_interval_s * 1000),
         )
         self.groups = GroupCoordinator(
-            metadata, clock, self._entropy.fork("groups"), settings.groups, self._partition_exists
+            metadata, clock, self._entropy.fork(f"groups/{epoch}"), settings.groups, self._partition_exists
         )
         await self.recent.recover()
         await self.catalog.load()

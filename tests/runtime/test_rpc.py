@@ -1,0 +1,255 @@
+"""Remote calls: many at once, typed errors, deadlines, broken connections, limits."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.fakes import FakeClock
+
+from braidlog.runtime.entropy import SeededEntropy
+from braidlog.runtime.errors import (
+    BraidError,
+    ControlUnavailable,
+    DeadlineExceeded,
+    Fenced,
+    InvalidSetting,
+    Remedy,
+)
+from braidlog.runtime.rpc import RemoteFailure, RpcClient, RpcServer, parse_address
+
+
+class PickyError(BraidError):
+    """Wants more than its base does."""
+
+    remedy = Remedy.REFRESH
+
+    def __init__(self, number: int, colour: str) -> None:
+        super().__init__(f"{number} {colour}", help="paint it")
+
+
+class Service:
+    """What the tests call."""
+
+    def __init__(self) -> None:
+        self.started = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.gate = asyncio.Event()
+        self.timeout_s: float | None = None
+
+    async def echo(self, body: bytes, timeout_s: float | None) -> bytes:
+        self.timeout_s = timeout_s
+        return body
+
+    async def wait(self, body: bytes, timeout_s: float | None) -> bytes:
+        self.started.set()
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        return body
+
+    async def fail(self, body: bytes, timeout_s: float | None) -> bytes:
+        match body:
+            case b"fenced":
+                raise Fenced("too late", help="stop")
+            case b"picky":
+                raise PickyError(3, "green")
+            case _:
+                raise ZeroDivisionError("by nothing")
+
+
+@pytest.fixture
+async def service() -> Service:
+    return Service()
+
+
+@pytest.fixture
+async def server(service: Service) -> AsyncIterator[RpcServer]:
+    server = RpcServer(
+        {"echo": service.echo, "wait": service.wait, "fail": service.fail},
+        message_bytes_max=1_000_000,
+        calls_in_flight_max=50,
+    )
+    await server.start("127.0.0.1:0")
+    yield server
+    await server.close()
+
+
+def connect(address: str) -> RpcClient:
+    return RpcClient(address, FakeClock(), SeededEntropy(1))
+
+
+@pytest.fixture
+async def client(server: RpcServer) -> AsyncIterator[RpcClient]:
+    client = connect(server.address)
+    yield client
+    await client.close()
+
+
+async def test_many_calls_share_a_connection(client: RpcClient, server: RpcServer) -> None:
+    bodies = [bytes([number]) * (number * 3000) for number in range(40)]
+    assert await asyncio.gather(*(client.call("echo", body) for body in bodies)) == bodies
+    assert len(server.connections) == 1
+
+
+async def test_answers_need_not_keep_the_order(client: RpcClient, service: Service) -> None:
+    slow = asyncio.create_task(client.call("wait", b"slow"))
+    await service.started.wait()
+    assert await client.call("echo", b"quick") == b"quick"
+    service.gate.set()
+    assert await slow == b"slow"
+
+
+async def test_a_unix_socket_serves_too(tmp_path: Path, service: Service) -> None:
+    server = RpcServer({"echo": service.echo})
+    path = f"{tmp_path}/s"
+    assert await server.start(f"unix:{path}") == path
+    client = connect(path)
+    assert await client.call("echo", b"x", 5.0) == b"x"
+    assert service.timeout_s == 5.0
+    await client.close()
+    await server.close()
+    assert not Path(path).exists()
+
+
+async def test_errors_arrive_as_what_they_were(client: RpcClient) -> None:
+    with pytest.raises(Fenced, match="too late") as fenced:
+        await client.call("fail", b"fenced")
+    assert fenced.value.help == "stop"
+    with pytest.raises(PickyError, match="3 green") as picky:
+        await client.call("fail", b"picky")
+    assert (picky.value.help, picky.value.remedy) == ("paint it", Remedy.REFRESH)
+    with pytest.raises(RemoteFailure, match="ZeroDivisionError"):
+        await client.call("fail", b"")
+    with pytest.raises(InvalidSetting, match="no method"):
+        await client.call("nothing", b"")
+
+
+async def test_a_deadline_cancels_the_call_on_the_other_side(client: RpcClient, service: Service) -> None:
+    with pytest.raises(DeadlineExceeded):
+        await client.call("wait", b"", 0.02)
+    await service.cancelled.wait()
+
+
+async def test_a_cancelled_caller_cancels_the_call(client: RpcClient, service: Service) -> None:
+    task = asyncio.create_task(client.call("wait", b""))
+    await service.started.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    await service.cancelled.wait()
+
+
+async def test_a_client_that_goes_away_cancels_its_calls(server: RpcServer, service: Service) -> None:
+    client = connect(server.address)
+    task = asyncio.create_task(client.call("wait", b""))
+    await service.started.wait()
+    await client.close()
+    with pytest.raises(DeadlineExceeded):
+        await task
+    await service.cancelled.wait()
+    with pytest.raises(ControlUnavailable):
+        await client.call("echo", b"")
+
+
+async def test_a_broken_connection_is_an_unknown_outcome_and_is_made_again(
+    client: RpcClient, server: RpcServer, service: Service
+) -> None:
+    task = asyncio.create_task(client.call("wait", b""))
+    await service.started.wait()
+    for connection in list(server.connections):
+        connection.abort()
+    with pytest.raises(DeadlineExceeded):
+        await task
+    assert await client.call("echo", b"again") == b"again"
+
+
+async def test_nobody_there_is_told_apart_from_no_answer(tmp_path: Path) -> None:
+    client = connect(f"{tmp_path}/nobody")
+    with pytest.raises(ControlUnavailable):
+        await client.call("echo", b"", 0.05)
+    await client.close()
+
+
+async def test_a_server_that_comes_late_is_found(tmp_path: Path, service: Service) -> None:
+    path = f"{tmp_path}/late"
+    client = connect(path)
+    task = asyncio.create_task(client.call("echo", b"x", 5.0))
+    await asyncio.sleep(0)
+    server = RpcServer({"echo": service.echo})
+    await server.start(path)
+    assert await task == b"x"
+    await client.close()
+    await server.close()
+
+
+async def test_too_many_calls_are_refused_before_they_start(client: RpcClient, service: Service) -> None:
+    waiting = [asyncio.create_task(client.call("wait", b"")) for _ in range(50)]
+    await service.started.wait()
+    with pytest.raises(ControlUnavailable):
+        await client.call("echo", b"")
+    service.gate.set()
+    assert await asyncio.gather(*waiting) == [b""] * 50
+    assert await client.call("echo", b"y") == b"y"
+
+
+async def test_a_frame_of_impossible_length_closes_the_connection(server: RpcServer) -> None:
+    host, port = parse_address(server.address)
+    for head in (struct.pack(">IBQ", 2**31, 1, 1), struct.pack(">IBQ", 0, 1, 1), struct.pack(">IBQ", 9, 77, 1)):
+        reader, writer = await asyncio.open_connection(str(host), int(port))
+        writer.write(head)
+        assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_frames_may_arrive_byte_by_byte(server: RpcServer) -> None:
+    host, port = parse_address(server.address)
+    reader, writer = await asyncio.open_connection(str(host), int(port))
+    call = struct.pack(">IBQIB", 9 + 5 + 4 + 3, 1, 7, 0, 4) + b"echo" + b"abc"
+    for byte in call * 2:
+        writer.write(bytes([byte]))
+        await asyncio.sleep(0)
+    answer = struct.pack(">IBQ", 9 + 3, 2, 7) + b"abc"
+    assert await reader.readexactly(2 * len(answer)) == answer * 2
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_an_answer_that_is_too_long_is_an_error(service: Service) -> None:
+    server = RpcServer({"echo": service.echo}, message_bytes_max=2000)
+
+    async def inflate(body: bytes, timeout_s: float | None) -> bytes:
+        return body * 1000
+
+    server.handlers["inflate"] = inflate
+    await server.start("127.0.0.1:0")
+    client = connect(server.address)
+    with pytest.raises(RemoteFailure, match="too long"):
+        await client.call("inflate", b"1234567")
+    await client.close()
+    await server.close()
+
+
+@pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:99999", "host:x"])
+def test_a_wrong_address_is_an_invalid_setting(address: str) -> None:
+    with pytest.raises(InvalidSetting):
+        parse_address(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "parsed"),
+    [
+        ("127.0.0.1:9", ("127.0.0.1", 9)),
+        ("tcp://localhost:9", ("localhost", 9)),
+        ("[::1]:9", ("::1", 9)),
+        ("/run/s", "/run/s"),
+        ("unix:/run/s", "/run/s"),
+        ("unix:///run/s", "/run/s"),
+    ],
+)
+def test_addresses(address: str, parsed: object) -> None:
+    assert parse_address(address) == parsed
