@@ -35,6 +35,9 @@ _OLD_START = Struct(">hhiih")
 """Null transactional id, acks, timeout, topic count, length of the first topic's name."""
 _I32 = Struct(">i")
 _INDEX_LENGTH = Struct(">ii")
+_COUNT_INDEX_LENGTH = Struct(">iii")
+_new = tuple.__new__
+"""Half the time that a named tuple's own constructor takes."""
 
 
 class ProducePartition(NamedTuple):
@@ -141,7 +144,14 @@ def _read_flexible(body: memoryview, by_id: bool) -> tuple[ProduceRequest, int]:
         partitions: list[ProducePartition] = []
         for _ in range(partition_count):
             index = _I32.unpack_from(body, position)[0]
-            length, position = read_uvarint(body, position + 4)
+            length = body[position + 4]
+            if length < 0x80:
+                position += 5
+            elif body[position + 5] < 0x80:
+                length = length & 0x7F | body[position + 5] << 7
+                position += 6
+            else:
+                length, position = read_uvarint(body, position + 4)
             records: memoryview | None = None
             if length:
                 end = position + length - 1
@@ -152,18 +162,40 @@ def _read_flexible(body: memoryview, by_id: bool) -> tuple[ProduceRequest, int]:
                 position = read_tags(body, position)
             else:
                 position += 1
-            partitions.append(ProducePartition(index, records))
+            partitions.append(_new(ProducePartition, (index, records)))
         if body[position]:
             position = read_tags(body, position)
         else:
             position += 1
-        topics.append(ProduceTopic(name, topic_id, partitions))
+        topics.append(_new(ProduceTopic, (name, topic_id, partitions)))
     position = read_tags(body, position) if body[position] else position + 1
-    return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
+    return _new(ProduceRequest, (transactional_id, acks, timeout_ms, topics)), position
+
+
+def _read_old_single(body: memoryview) -> ProduceRequest | None:
+    """The request of most producers, no transaction and one partition, in few steps; None for any other."""
+    size = len(body)
+    if size < 28:
+        return None
+    transactional_bytes, acks, timeout_ms, topic_count, name_bytes = _OLD_START.unpack_from(body, 0)
+    name_end = 14 + name_bytes
+    if transactional_bytes != -1 or topic_count != 1 or name_bytes < 0 or name_end + 12 > size:
+        return None
+    partition_count, index, length = _COUNT_INDEX_LENGTH.unpack_from(body, name_end)
+    if partition_count != 1 or length < 0 or name_end + 12 + length != size:
+        return None
+    try:
+        name = str(body[14:name_end], "utf-8")
+    except UnicodeDecodeError:
+        return None
+    partition = _new(ProducePartition, (index, body[name_end + 12 :]))
+    return _new(ProduceRequest, (None, acks, timeout_ms, [_new(ProduceTopic, (name, b"", [partition]))]))
 
 
 def _read_old(body: memoryview) -> tuple[ProduceRequest, int]:
     size = len(body)
+    if (single := _read_old_single(body)) is not None:
+        return single, size
     transactional_id, position = read_nullable_string(body, 0, False)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, position)
     topic_count, position = read_count(body, position + 6, False)
@@ -182,14 +214,13 @@ def _read_old(body: memoryview) -> tuple[ProduceRequest, int]:
                 records, position = read_nullable_bytes(body, position + 4, False)
                 partitions.append(ProducePartition(index, records))
         topics.append(ProduceTopic(name, b"", partitions))
-    return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
+    return _new(ProduceRequest, (transactional_id, acks, timeout_ms, topics)), position
 
 
 _V3 = Struct(">ihqq")
 _V5 = Struct(">ihqqq")
 _V8 = Struct(">ihqqqih")
 _V9 = Struct(">ihqqqBBB")
-_NO_ERRORS_NO_TAGS = (1, 0, 0)
 
 
 def write_produce_response(version: int, response: ProduceResponse) -> bytes:

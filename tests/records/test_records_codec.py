@@ -1,0 +1,225 @@
+"""Records and codecs: round trips, hostile bytes, and what other clients write and read."""
+
+import struct
+import warnings
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
+from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+
+from braidlog.records.batch import TimestampType, read_header, validate_batches
+from braidlog.records.codec import CODEC_NAMES, Codec, compress, decompress
+from braidlog.records.errors import InvalidBatch
+from braidlog.records.marker import Marker, MarkerType, decode_marker, encode_marker
+from braidlog.records.record import Record, decode_batch, encode_batch, first_null_key, recompress
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its schemas in a way that is going away
+    from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
+    from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
+
+NOW_MS = 1_700_000_000_000
+BYTES_MAX = 1_000_000
+blobs = st.none() | st.binary(max_size=30) | st.just(bytes(300))
+record_parts = st.tuples(
+    st.integers(0, 1 << 45), blobs, blobs, st.lists(st.tuples(st.text(max_size=5), blobs), max_size=2).map(tuple)
+)
+codecs = pytest.mark.parametrize("codec", Codec)
+
+
+def decode(batch: bytes, bytes_max: int = BYTES_MAX) -> list[Record]:
+    return decode_batch(memoryview(batch), bytes_max=bytes_max)
+
+
+@codecs
+@settings(max_examples=25, deadline=None)
+@given(parts=st.lists(record_parts, min_size=1, max_size=6), base_offset=st.integers(0, 1 << 60))
+def test_what_is_encoded_is_decoded(codec: Codec, parts: list[tuple], base_offset: int) -> None:
+    records = [Record(base_offset + index, *part) for index, part in enumerate(parts)]
+    batch = encode_batch(records, codec=codec, base_offset=base_offset)
+    assert decode(batch) == records
+    for other in Codec:
+        again = recompress(memoryview(batch), other, bytes_max=BYTES_MAX)
+        assert read_header(memoryview(again)).codec is other
+        assert decode(again) == records
+    nulls = [index for index, record in enumerate(records) if record.key is None]
+    assert first_null_key(memoryview(batch), bytes_max=BYTES_MAX) == (nulls[0] if nulls else None)
+
+
+RECORDS = [Record(index, NOW_MS + index, b"key-%d" % index, b"value " * 50, (("h", b"x"),)) for index in range(200)]
+
+
+@codecs
+@pytest.mark.parametrize("builder", [AiokafkaBuilder, KafkaPythonBuilder])
+def test_batches_of_other_clients_are_read(codec: Codec, builder: type) -> None:
+    made = builder(2, int(codec), False, -1, -1, -1, 1 << 20)
+    for record in RECORDS:
+        made.append(record.offset, record.timestamp_ms, record.key, record.value, list(record.headers))
+    batch = bytes(made.build())
+    assert validate_batches(memoryview(batch), batch_bytes_max=BYTES_MAX)[0].codec is codec
+    assert decode(batch) == RECORDS
+
+
+@codecs
+@pytest.mark.parametrize("reader", [AiokafkaBatch, KafkaPythonBatch])
+def test_other_clients_read_our_batches(codec: Codec, reader: type) -> None:
+    batch = reader(bytearray(encode_batch(RECORDS, codec=codec)))
+    assert batch.validate_crc()
+    read = [Record(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in batch]
+    assert read == RECORDS
+
+
+def test_lz4_frames_have_independent_blocks_as_java_demands() -> None:
+    frame = compress(Codec.LZ4, bytes(200_000))
+    assert frame[:4] == b"\x04\x22\x4d\x18"
+    assert frame[4] & 0x20
+
+
+def test_raw_snappy_is_read_too() -> None:
+    import snappy
+
+    assert decompress(Codec.SNAPPY, snappy.compress(b"abc" * 100), bytes_max=1000) == b"abc" * 100
+
+
+@codecs
+@pytest.mark.parametrize("data", [b"", b"x", b"abc" * 100_000, bytes(range(256)) * 300])
+def test_codecs_round_trip(codec: Codec, data: bytes) -> None:
+    assert decompress(codec, compress(codec, data), bytes_max=len(data)) == data
+    assert CODEC_NAMES[codec.name.lower()] is codec
+
+
+@codecs
+def test_decompression_stops_at_the_limit(codec: Codec) -> None:
+    bomb = compress(codec, bytes(1_000_000))
+    with pytest.raises(InvalidBatch) as caught:
+        decompress(codec, bomb, bytes_max=999_999)
+    assert caught.value.error_code is ErrorCode.invalid_record
+    with pytest.raises(InvalidBatch):
+        decode(encode_batch([Record(0, 0, None, bytes(1_000_000))], codec=codec), bytes_max=10_000)
+
+
+@pytest.mark.parametrize("codec", list(Codec)[1:])
+@settings(max_examples=60, deadline=None)
+@given(noise=st.binary(max_size=60), cut=st.integers(0, 60), bit=st.integers(0, 500))
+def test_damaged_blocks_are_invalid_or_harmless(codec: Codec, noise: bytes, cut: int, bit: int) -> None:
+    good = bytearray(compress(codec, b"some text, " * 20))
+    good[bit // 8 % len(good)] ^= 1 << bit % 8
+    for block in (noise, good[:cut] + noise, good):
+        try:
+            assert len(decompress(codec, bytes(block), bytes_max=5000)) <= 5000
+        except InvalidBatch:
+            pass
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"\x82SNAPPY\x00" + bytes(8) + b"\x00\x00",
+        b"\x82SNAPPY\x00" + bytes(8) + b"\x00\x00\x00\x05ab",
+        b"\x82SNAPPY\x00" + bytes(8) + b"\xff\xff\xff\xff",
+        b"\xff\xff\xff\xff\x0f",
+    ],
+)
+def test_bad_snappy(block: bytes) -> None:
+    with pytest.raises(InvalidBatch):
+        decompress(Codec.SNAPPY, block, bytes_max=5000)
+
+
+def with_payload(payload: bytes, count: int = 1) -> bytes:
+    """A batch with a right CRC over whatever records."""
+    batch = bytearray(encode_batch([Record(0, 0, b"", b"")])[:61] + payload)
+    struct.pack_into(">i", batch, 8, len(batch) - 12)
+    struct.pack_into(">i", batch, 57, count)
+    struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
+    return bytes(batch)
+
+
+@pytest.mark.parametrize(
+    ("payload", "count", "message"),
+    [
+        (b"", 1, "do not fit"),
+        (bytes(7), -1, "do not fit"),
+        (bytes(7), 2**31 - 1, "do not fit"),
+        (b"\x0c\x00\x00\x00\x01\x01\x00x", 1, "1 bytes behind"),
+        (b"\x0a\x00\x00\x00\x01\x01\x00", 1, "a record of 5 bytes"),
+        (b"\x0e\x00\x00\x00\x01\x01\x00", 1, "a record of 7 bytes"),
+        (b"\x01\x00\x00\x00\x01\x01\x00", 1, "a record of -1 bytes"),
+        (b"\x0c\x00\x00\x02\x01\x01\x00", 1, "offset delta 1"),
+        (b"\x0c\x00\x00\x01\x01\x01\x00", 1, "offset delta -1"),
+        (b"\x0c\x00\x00\x00\x14\x01\x00", 1, "a field of 10 bytes"),
+        (b"\x0c\x00\x00\x00\x01\x01\x02", 1, "a record of 1 headers"),
+        (b"\x0c\x00\x00\x00\x01\x01\x01", 1, "a record of -1 headers"),
+        (b"\x10\x00\x00\x00\x01\x01\x02\x01\x01", 1, "without a name"),
+        (b"\x12\x00\x00\x00\x01\x01\x02\x02\xff\x01", 1, "not UTF-8"),
+        (b"\x0e\x00\x00\x00\x01\x01\x00\x00", 1, "length is not that of its fields"),
+        (b"\x18\x00" + b"\xff" * 10 + b"\x00", 1, "more than ten bytes"),
+    ],
+)
+def test_malformed_records(payload: bytes, count: int, message: str) -> None:
+    with pytest.raises(InvalidBatch, match=message) as caught:
+        decode(with_payload(payload, count))
+    assert caught.value.error_code is ErrorCode.invalid_record
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.binary(max_size=12) | st.just(b"\x0c\x00\x00\x00\x01\x01\x00"), max_size=5), st.integers(0, 6))
+def test_random_records_raise_nothing_but_invalid_batch(pieces: list[bytes], count: int) -> None:
+    batch = memoryview(with_payload(b"".join(pieces), count))
+    for attempt in (decode_batch, first_null_key):
+        try:
+            attempt(batch, bytes_max=1000)
+        except InvalidBatch:
+            pass
+
+
+def test_log_append_time_and_compacted_batches() -> None:
+    batch = encode_batch(
+        [Record(12, 5, b"k", None), Record(17, 9, b"l", None)],
+        base_offset=10,
+        last_offset_delta=9,
+        delete_horizon_ms=1234,
+        timestamp_type=TimestampType.LOG_APPEND,
+    )
+    header = read_header(memoryview(batch))
+    assert header.has_delete_horizon
+    assert (header.timestamp_ms_base, header.end_offset, header.record_count) == (1234, 20, 2)
+    assert [(record.offset, record.timestamp_ms) for record in decode(batch)] == [(12, 9), (17, 9)]
+    assert decode(encode_batch([], base_offset=3, last_offset_delta=4)) == []
+    for records, options in (
+        ([], {}),
+        ([Record(5, 0, None, None)] * 2, {}),
+        ([Record(5, 0, None, None)], {"base_offset": 6}),
+    ):
+        with pytest.raises(ValueError):
+            encode_batch(records, **options)
+
+
+@pytest.mark.parametrize("marker_type", MarkerType)
+def test_markers(marker_type: MarkerType) -> None:
+    marker = Marker(marker_type, 1000, NOW_MS, 7, 3, 21)
+    batch = encode_marker(marker, partition_leader_epoch=2)
+    header = read_header(memoryview(batch))
+    assert header.is_control
+    assert header.is_transactional
+    assert decode_marker(memoryview(batch)) == marker
+    assert recompress(memoryview(batch), Codec.ZSTD, bytes_max=1000) == batch
+    reader = AiokafkaBatch(bytearray(batch))
+    assert reader.is_control_batch
+    with pytest.raises(InvalidBatch, match="control"):
+        validate_batches(memoryview(encode_marker(marker._replace(offset=0))), batch_bytes_max=1000)
+
+
+def test_other_control_records_are_passed_over_and_broken_ones_are_not() -> None:
+    def control(key: bytes | None, value: bytes | None = b"\x00\x00\x00\x00\x00\x00") -> memoryview:
+        return memoryview(encode_batch([Record(0, 0, key, value)], is_control=True))
+
+    assert decode_marker(control(b"\x00\x00\x00\x05")) is None
+    for broken in (control(None), control(b"\x00"), control(b"\xff\xff\x00\x00"), control(b"\x00\x00\x00\x01", None)):
+        with pytest.raises(InvalidBatch):
+            decode_marker(broken)
+    with pytest.raises(InvalidBatch, match="not a control batch"):
+        decode_marker(memoryview(encode_batch([Record(0, 0, None, None)])))

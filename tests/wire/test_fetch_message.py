@@ -1,0 +1,252 @@
+"""Fetch by hand against kio, every version, both directions."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.wire.kio_entities import (
+    durations_ms,
+    encode,
+    error_codes,
+    i32s,
+    i64s,
+    milliseconds,
+    nullable_texts,
+    requests,
+    responses,
+    texts,
+    topic_ids,
+    topic_uuid,
+)
+
+from braidlog.wire.errors import MalformedRequest
+from braidlog.wire.fetch import (
+    NO_DIVERGENCE,
+    NO_SNAPSHOT,
+    VERSIONS,
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchedPartition,
+    FetchedTopic,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    SnapshotId,
+    read_fetch_request,
+    write_fetch_response,
+)
+from braidlog.wire.nodes import NO_LEADER, CurrentLeader, NodeEndpoint
+
+fetch_partitions = st.builds(FetchPartition, i32s, i64s, i32s, i32s, i32s, i64s)
+request_values = st.builds(
+    FetchRequest,
+    durations_ms,
+    i32s,
+    i32s,
+    st.integers(-128, 127),
+    i32s,
+    i32s,
+    st.lists(st.builds(FetchTopic, texts, topic_ids, st.lists(fetch_partitions, max_size=3)), max_size=3),
+    st.lists(st.builds(ForgottenTopic, texts, topic_ids, st.lists(i32s, max_size=3)), max_size=2),
+    texts,
+    i32s,
+    i64s,
+    nullable_texts,
+)
+fetched_partitions = st.builds(
+    FetchedPartition,
+    i32s,
+    error_codes,
+    i64s,
+    i64s,
+    i64s,
+    st.none() | st.lists(st.builds(AbortedTransaction, i64s, i64s), max_size=3),
+    i32s,
+    st.none() | st.lists(st.binary(max_size=200), max_size=3),
+    st.just(NO_DIVERGENCE) | st.builds(EpochEndOffset, i32s, i64s),
+    st.just(NO_LEADER) | st.builds(CurrentLeader, i32s, i32s),
+    st.just(NO_SNAPSHOT) | st.builds(SnapshotId, i64s, i32s),
+)
+response_values = st.builds(
+    FetchResponse,
+    st.lists(st.builds(FetchedTopic, texts, topic_ids, st.lists(fetched_partitions, max_size=3)), max_size=3),
+    durations_ms,
+    error_codes,
+    i32s,
+    st.lists(st.builds(NodeEndpoint, i32s, texts, i32s, nullable_texts), max_size=2),
+)
+
+
+def kio_request(version: int, request: FetchRequest) -> bytes:
+    new = requests(1, version)
+    return encode(
+        new(
+            "FetchRequest",
+            cluster_id=request.cluster_id,
+            replica_id=request.replica_id,
+            replica_state=new("ReplicaState", replica_id=request.replica_id, replica_epoch=request.replica_epoch)
+            if version >= 15
+            else None,
+            max_wait=milliseconds(request.wait_ms_max),
+            min_bytes=request.bytes_min,
+            max_bytes=request.bytes_max,
+            isolation_level=request.isolation_level,
+            session_id=request.session_id,
+            session_epoch=request.session_epoch,
+            topics=tuple(
+                new(
+                    "FetchTopic",
+                    topic=topic.name,
+                    topic_id=topic_uuid(topic.topic_id),
+                    partitions=tuple(
+                        new(
+                            "FetchPartition",
+                            partition=partition.partition_index,
+                            current_leader_epoch=partition.current_leader_epoch,
+                            fetch_offset=partition.fetch_offset,
+                            last_fetched_epoch=partition.last_fetched_epoch,
+                            log_start_offset=partition.log_start_offset,
+                            partition_max_bytes=partition.bytes_max,
+                            high_watermark=12,
+                        )
+                        for partition in topic.partitions
+                    ),
+                )
+                for topic in request.topics
+            ),
+            forgotten_topics_data=tuple(
+                new(
+                    "ForgottenTopic",
+                    topic=topic.name,
+                    topic_id=topic_uuid(topic.topic_id),
+                    partitions=tuple(topic.partitions),
+                )
+                for topic in (request.forgotten_topics if version >= 7 else ())
+            ),
+            rack_id=request.rack_id,
+        )
+    )
+
+
+def as_read(version: int, request: FetchRequest) -> FetchRequest:
+    """The request with what this version cannot say at its default."""
+
+    def partition(value: FetchPartition) -> FetchPartition:
+        if version < 5:
+            value = value._replace(log_start_offset=-1)
+        if version < 9:
+            value = value._replace(current_leader_epoch=-1)
+        return value._replace(last_fetched_epoch=-1) if version < 12 else value
+
+    by_id = version >= 13
+    name_or_id = {"name": ""} if by_id else {"topic_id": b""}
+    request = request._replace(
+        topics=[
+            topic._replace(**name_or_id, partitions=[partition(value) for value in topic.partitions])
+            for topic in request.topics
+        ],
+        forgotten_topics=[topic._replace(**name_or_id) for topic in request.forgotten_topics],
+    )
+    if version < 7:
+        request = request._replace(session_id=0, session_epoch=-1, forgotten_topics=[])
+    if version < 11:
+        request = request._replace(rack_id="")
+    if version < 12:
+        request = request._replace(cluster_id=None)
+    return request._replace(replica_epoch=-1) if version < 15 else request
+
+
+def kio_response(version: int, response: FetchResponse) -> bytes:
+    new = responses(1, version)
+    tagged = version >= 12
+
+    def partition(value: FetchedPartition) -> object:
+        aborted = value.aborted_transactions
+        tags = {}
+        if tagged:
+            tags = {
+                "diverging_epoch": new("EpochEndOffset", **value.diverging_epoch._asdict()),
+                "current_leader": new("LeaderIdAndEpoch", **value.current_leader._asdict()),
+                "snapshot_id": new("SnapshotId", **value.snapshot_id._asdict()),
+            }
+        return new(
+            "PartitionData",
+            partition_index=value.partition_index,
+            error_code=value.error_code,
+            high_watermark=value.high_watermark,
+            last_stable_offset=value.last_stable_offset,
+            log_start_offset=value.log_start_offset,
+            aborted_transactions=None
+            if aborted is None
+            else tuple(new("AbortedTransaction", **transaction._asdict()) for transaction in aborted),
+            preferred_read_replica=value.preferred_read_replica,
+            records=None if value.records is None else b"".join(value.records),
+            **tags,
+        )
+
+    return encode(
+        new(
+            "FetchResponse",
+            throttle_time=milliseconds(response.throttle_time_ms),
+            error_code=response.error_code,
+            session_id=response.session_id,
+            responses=tuple(
+                new(
+                    "FetchableTopicResponse",
+                    topic=topic.name,
+                    topic_id=topic_uuid(topic.topic_id),
+                    partitions=tuple(map(partition, topic.partitions)),
+                )
+                for topic in response.topics
+            ),
+            node_endpoints=tuple(new("NodeEndpoint", **node._asdict()) for node in response.node_endpoints)
+            if version >= 16
+            else (),
+        )
+    )
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=20, deadline=None)
+@given(request_values)
+def test_requests_read_as_kio_wrote_them(version: int, request: FetchRequest) -> None:
+    if version >= 12 and request.cluster_id is None:
+        request = request._replace(cluster_id=None)
+    assert read_fetch_request(version, memoryview(kio_request(version, request))) == as_read(version, request)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=20, deadline=None)
+@given(response_values)
+def test_responses_are_the_bytes_that_kio_writes(version: int, response: FetchResponse) -> None:
+    assert b"".join(write_fetch_response(version, response)) == kio_response(version, response)
+
+
+def test_record_buffers_are_passed_on_as_they_are() -> None:
+    head, body = b"head", memoryview(bytes(1000))
+    partition = FetchedPartition(0, records=[head, body])
+    buffers = write_fetch_response(16, FetchResponse([FetchedTopic("", bytes(16), [partition])]))
+    assert any(buffer is head for buffer in buffers)
+    assert any(buffer is body for buffer in buffers)
+
+
+@pytest.mark.parametrize(
+    ("version", "body", "message"),
+    [
+        (4, b"", "ends too early"),
+        (4, bytes(17) + b"\xff\xff\xff\xff", "null where an array"),
+        (4, bytes(17) + b"\x7f\xff\xff\xff", "ends too early"),
+        (11, bytes(25) + bytes(4) + bytes(4) + b"\xff\xff", "null where a string"),
+        (11, bytes(25) + bytes(4) + bytes(4) + b"\x00\x00\x00", "1 bytes behind"),
+        (12, bytes(25) + b"\x00", "null where an array"),
+        (12, bytes(25) + b"\x01\x01\x01", "ends too early"),
+        (12, bytes(25) + b"\x01\x01\x01\x01\x00\x09a", "ends too early"),
+        (15, bytes(21) + b"\x01\x01\x01\x01\x01\x02ab", "ends too early"),
+        (18, bytes(21) + b"\x02" + bytes(15), "ends too early"),
+        (18, bytes(21) + b"\x01\x02" + bytes(16) + b"\xff\xff\xff\xff\x01", "ends too early"),
+    ],
+)
+def test_malformed_requests(version: int, body: bytes, message: str) -> None:
+    with pytest.raises(MalformedRequest, match=message):
+        read_fetch_request(version, memoryview(body))
