@@ -1,0 +1,36 @@
+"""One thing in a history that a correct log would never have done."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from braidlog.sim.history import AnyOperation
+
+Kind = Literal[
+    "dead-producer",
+    "double-assignment",
+    "duplicate",
+    "external-consistency",
+    "group-offset-went-back",
+    "inconsistent-offsets",
+    "lost-write",
+    "missing-final-read",
+    "non-monotonic-poll",
+    "offset-gap",
+    "order-within-connection",
+    "order-within-producer",
+    "phantom",
+    "skipped-poll",
+    "stale-list",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    kind: Kind
+    message: str
+    topic: str
+    partition: int
+    time_s: float
+    """When it could first have been noticed."""
+    operations: tuple[AnyOperation, ...]
+    """The operations that contradict each other, or the one that contradicts the rules."""

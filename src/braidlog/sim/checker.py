@@ -1,0 +1,72 @@
+"""Finds in a history what a correct log would never have done. It knows operations only, nothing of the system.
+
+The history may come from a simulated or from a real run. A final read is taken to come after everything else.
+"""
+
+from collections.abc import Iterator
+
+from braidlog.sim.anomaly import Anomaly, Kind
+from braidlog.sim.checks_groups import GroupEvidence, check_group
+from braidlog.sim.checks_log import check_log
+from braidlog.sim.checks_polls import check_polls
+from braidlog.sim.evidence import Evidence, merge
+from braidlog.sim.history import (
+    Assigned,
+    CommitOffset,
+    FetchOffset,
+    FinalRead,
+    History,
+    ListOffset,
+    Poll,
+    Send,
+)
+
+__all__ = ["Anomaly", "Kind", "check"]
+
+
+def check(history: History) -> list[Anomaly]:
+    """All anomalies of a history, by time."""
+    return sorted(_anomalies(history), key=lambda anomaly: anomaly.time_s)
+
+
+def _anomalies(history: History) -> Iterator[Anomaly]:
+    partitions, groups = _sort_out(history)
+    for evidence in partitions.values():
+        log = merge(evidence)
+        yield from check_log(evidence, log)
+        yield from check_polls(evidence, log)
+    for group in groups.values():
+        yield from check_group(group)
+
+
+def _sort_out(history: History) -> tuple[dict[tuple[str, int], Evidence], dict[str, GroupEvidence]]:
+    partitions: dict[tuple[str, int], Evidence] = {}
+    groups: dict[str, GroupEvidence] = {}
+
+    for operation in history.operations:
+        if isinstance(operation, Send | Poll | ListOffset | FinalRead):
+            place = (operation.topic, operation.partition)
+            evidence = partitions.get(place)
+            if evidence is None:
+                evidence = partitions[place] = Evidence(*place)
+            match operation:
+                case Send():
+                    evidence.sends.append(operation)
+                case Poll():
+                    evidence.polls.append(operation)
+                case ListOffset():
+                    evidence.list_offsets.append(operation)
+                case FinalRead():
+                    evidence.final = operation
+        elif isinstance(operation, Assigned | CommitOffset | FetchOffset):
+            group = groups.get(operation.group)
+            if group is None:
+                group = groups[operation.group] = GroupEvidence(operation.group)
+            match operation:
+                case Assigned():
+                    group.assignments.append(operation)
+                case CommitOffset():
+                    group.commits.setdefault((operation.topic, operation.partition), []).append(operation)
+                case FetchOffset():
+                    group.fetches.setdefault((operation.topic, operation.partition), []).append(operation)
+    return partitions, groups

@@ -1,0 +1,55 @@
+"""What one consumer is given: offsets that only rise, and none left out."""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from braidlog.sim.anomaly import Anomaly, Kind
+from braidlog.sim.evidence import Evidence, MergedLog
+from braidlog.sim.history import Poll
+
+
+def check_polls(evidence: Evidence, log: MergedLog) -> Iterator[Anomaly]:
+    previous: dict[str, tuple[Poll, int]] = {}
+    for poll in evidence.polls:
+        end_offset = poll.fetch_offset
+        before = None if poll.is_reset else previous.get(poll.client)
+        if before is not None:
+            yield from _check_joint(evidence, log, *before, poll)
+        for offset, _ in poll.records:
+            if offset != end_offset:
+                if offset < end_offset:
+                    message = f"was given offset {offset} where {end_offset} was the least that could come"
+                    yield _anomaly(evidence, "non-monotonic-poll", message, poll)
+                    break
+                yield from _check_skip(evidence, log, end_offset, offset, poll)
+            end_offset = offset + 1
+        highest = max((offset + 1 for offset, _ in poll.records), default=end_offset)
+        previous[poll.client] = (poll, max(highest, end_offset))
+
+
+def _check_joint(evidence: Evidence, log: MergedLog, before: Poll, end_offset: int, poll: Poll) -> Iterator[Anomaly]:
+    """From where a poll ended to where the next one began."""
+    if poll.fetch_offset < end_offset:
+        message = f"fetched from {poll.fetch_offset} though its poll before ended at {end_offset}"
+        yield _anomaly(evidence, "non-monotonic-poll", message, before, poll)
+    elif poll.fetch_offset > end_offset:
+        yield from _check_skip(evidence, log, end_offset, poll.fetch_offset, before, poll)
+
+
+def _check_skip(
+    evidence: Evidence, log: MergedLog, from_offset: int, to_offset: int, *polls: Poll
+) -> Iterator[Anomaly]:
+    """Offsets in [from_offset, to_offset) that exist and were not deleted by then should have been given."""
+    least = max(from_offset, polls[-1].log_start_offset)
+    at = bisect_left(log.offsets, least)
+    if at < len(log.offsets) and log.offsets[at] < to_offset:
+        skipped = log.offsets[at]
+        message = (
+            f"went from {from_offset} to {to_offset} and was never given offset {skipped} ({log.value_at[skipped]!r})"
+        )
+        yield _anomaly(evidence, "skipped-poll", message, *polls)
+
+
+def _anomaly(evidence: Evidence, kind: Kind, message: str, *polls: Poll) -> Anomaly:
+    text = f"{polls[-1].client} in {evidence.place} {message}"
+    return Anomaly(kind, text, evidence.topic, evidence.partition, polls[-1].complete_s, polls)

@@ -1,0 +1,132 @@
+"""What a history says about one partition, and the one log that all of it should agree on."""
+
+from dataclasses import dataclass, field
+
+from braidlog.sim.anomaly import Anomaly
+from braidlog.sim.history import FinalRead, ListOffset, Poll, Send
+
+
+@dataclass(eq=False, slots=True)
+class Evidence:
+    """All that clients did to one partition and saw of it, each list in the order of completion."""
+
+    topic: str
+    partition: int
+    sends: list[Send] = field(default_factory=list)
+    polls: list[Poll] = field(default_factory=list)
+    list_offsets: list[ListOffset] = field(default_factory=list)
+    final: FinalRead | None = None
+    """The last one, if there are several."""
+
+    @property
+    def place(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
+
+@dataclass(eq=False, slots=True)
+class MergedLog:
+    """A partition's log as far as anybody saw it.
+
+    From its start on the final read alone counts. What was deleted before then, or everything if there was no final
+    read, is put together from what producers were told and what consumers read.
+    """
+
+    sends_by_value: dict[str, list[Send]]
+    final_values: frozenset[str]
+    value_at: dict[int, str]
+    entries: list[tuple[int, str]]
+    """By offset. An entry that the final read has twice is here twice."""
+    offsets: list[int]
+    """Ascending, each once."""
+    contradictions: list[Anomaly]
+
+
+def merge(evidence: Evidence) -> MergedLog:
+    """Put the log together, noting where two accounts of one offset differ."""
+    return _Merge(evidence).run()
+
+
+class _Merge:
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._final = evidence.final
+        self._value_at: dict[int, str] = {}
+        self._witness: dict[int, Send | Poll] = {}
+        """Who told of an offset that the final read does not speak of."""
+        self._sends_by_value: dict[str, list[Send]] = {}
+        self._final_values: frozenset[str] = frozenset()
+        self._contradictions: list[Anomaly] = []
+        self._reported: set[tuple[int, str]] = set()
+
+    def run(self) -> MergedLog:
+        self._take_final()
+        value_at = self._value_at
+        for send in self._evidence.sends:
+            self._sends_by_value.setdefault(send.value, []).append(send)
+            if send.outcome == "ok" and send.offset >= 0 and value_at.get(send.offset) != send.value:
+                self._take(send.offset, send.value, send)
+        for poll in self._evidence.polls:
+            for offset, value in poll.records:
+                if value_at.get(offset) != value:
+                    self._take(offset, value, poll)
+        offsets = sorted(value_at)
+        entries = [(offset, value_at[offset]) for offset in offsets if offset in self._witness]
+        if self._final is not None:
+            entries += sorted(self._final.records, key=lambda entry: entry[0])
+        return MergedLog(
+            sends_by_value=self._sends_by_value,
+            final_values=self._final_values,
+            value_at=value_at,
+            entries=entries,
+            offsets=offsets,
+            contradictions=self._contradictions,
+        )
+
+    def _take_final(self) -> None:
+        if self._final is None:
+            return
+        for offset, value in self._final.records:
+            known = self._value_at.setdefault(offset, value)
+            if known != value:
+                self._contradict(offset, value, f"the final read has both {known!r} and {value!r}")
+        self._final_values = frozenset(value for _, value in self._final.records)
+
+    def _take(self, offset: int, value: str, teller: Send | Poll) -> None:
+        """An account of an offset that is not known yet, or not so."""
+        known = self._value_at.get(offset)
+        if known is not None:
+            witness = self._witness.get(offset)
+            other = f"{witness.client} saw" if witness else "the final read has"
+            self._contradict(offset, value, f"{_told(teller, value)}, but {other} {known!r}", teller, witness)
+        elif self._final is None or offset < self._final.log_start_offset:
+            self._value_at[offset] = value
+            self._witness[offset] = teller
+        elif value in self._final_values or not self._is_acknowledged(value):
+            # An acknowledged value that is nowhere is a lost write, which says it better.
+            message = f"{_told(teller, value)}, but the final read has nothing there"
+            self._contradict(offset, value, message, teller)
+
+    def _is_acknowledged(self, value: str) -> bool:
+        return any(send.outcome == "ok" for send in self._sends_by_value.get(value, ()))
+
+    def _contradict(self, offset: int, value: str, what: str, *tellers: Send | Poll | None) -> None:
+        if (offset, value) in self._reported:
+            return
+        self._reported.add((offset, value))
+        operations = [teller for teller in tellers if teller is not None]
+        seen_by = (self._final,) if self._final and len(operations) < 2 else ()
+        involved = (*operations, *seen_by)
+        self._contradictions.append(
+            Anomaly(
+                "inconsistent-offsets",
+                f"offset {offset} of {self._evidence.place}: {what}",
+                self._evidence.topic,
+                self._evidence.partition,
+                max(operation.complete_s for operation in operations or involved),
+                involved,
+            )
+        )
+
+
+def _told(teller: Send | Poll, value: str) -> str:
+    return f"{teller.client} {'was told of' if isinstance(teller, Send) else 'read'} {value!r}"
