@@ -33,7 +33,7 @@ EVERY_VERSION = [
 ]
 
 
-def test_the_table_of_flexible_versions_is_kafkas() -> None:
+def test_the_table_of_flexible_versions_is_kafkas() -> None:  # slow for importing all schemas, once
     for key, version in EVERY_VERSION:
         assert is_known(key)
         assert is_flexible(key, version) is load_request_schema(key, version).__flexible__, (key, version)

@@ -96,8 +96,10 @@ def read_exact(view: memoryview, position: int, length: int) -> Read[memoryview]
 
 
 def read_uuid(view: memoryview, position: int) -> Read[bytes]:
-    value, end = read_exact(view, position, UUID_BYTES)
-    return bytes(value), end
+    end = position + UUID_BYTES
+    if end > len(view):
+        raise truncated()
+    return bytes(view[position:end]), end
 
 
 def _decode(view: memoryview, position: int, length: int) -> Read[str]:
@@ -159,6 +161,9 @@ def read_nullable_count(view: memoryview, position: int, flexible: bool) -> Read
 
 
 def read_count(view: memoryview, position: int, flexible: bool) -> Read[int]:
+    # Nearly all arrays are short, and their length one byte.
+    if flexible and position < len(view) and 0 < (byte := view[position]) < 0x80 and position + byte <= len(view):
+        return byte - 1, position + 1
     count, position = read_nullable_count(view, position, flexible)
     if count is None:
         raise MalformedRequest("null where an array must be")
