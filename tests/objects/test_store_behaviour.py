@@ -239,8 +239,7 @@ async def test_prefixes_are_plain_strings(store: Store) -> None:
 
 
 async def test_the_slash_has_its_place_in_the_order(store: Store) -> None:
-    if store.url.startswith("s3"):
-        pytest.skip("SeaweedFS orders by folder; S3 itself by the whole key")
+    """SeaweedFS itself orders by folder, and its own pages would leave out `a/b`."""
     keys = ["a-b", "a.b", "a/b", "a/c/d", "a0"]
     await asyncio.gather(*(store.put(key, b"") for key in keys))
     for limit in [1, 2, 10]:

@@ -7,6 +7,7 @@ request each and never a multipart upload, because only so they are create-only.
 import heapq
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import obstore
@@ -163,6 +164,10 @@ class RemoteStore:
         try:
             stream = obstore.list(self._store, folder or None, offset=offset or None, chunk_size=_CHUNK_KEYS)
             async for chunk in stream:
+                if self._lists_in_order and not _in_order(offset, chunk):
+                    # Some servers order by folder: `a/b` before `a-b`. Pages of such a list would leave out keys.
+                    self._lists_in_order = False
+                    return await self.list(prefix, after=after, limit=limit)
                 found.extend(_meta(meta) for meta in chunk if meta["path"].startswith(prefix) and meta["path"] > after)
                 if self._lists_in_order:
                     passed = chunk[-1]["path"] > prefix and not chunk[-1]["path"].startswith(prefix)
@@ -170,6 +175,8 @@ class RemoteStore:
                         break
                 elif len(found) > limit + _CHUNK_KEYS:
                     found = heapq.nsmallest(limit + 1, found, key=lambda meta: meta.key)
+        except BraidError:
+            raise
         except Exception as error:
             raise self._translated(error, prefix) from error
         found.sort(key=lambda meta: meta.key)
@@ -270,6 +277,11 @@ def _before(prefix: str) -> str:
         return ""
     previous = chr(ord(prefix[-1]) - 1) if prefix[-1].isascii() else ""
     return f"{prefix[:-1]}{previous}~" if previous.isalnum() else ""
+
+
+def _in_order(after: str, chunk: "Sequence[RemoteMeta]") -> bool:
+    paths = [meta["path"] for meta in chunk]
+    return all(earlier < later for earlier, later in pairwise([after, *paths]))
 
 
 def _meta(meta: "RemoteMeta") -> ObjectMeta:
