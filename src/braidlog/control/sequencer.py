@@ -76,7 +76,7 @@ class _GroupPlan:
         self._producer_rows: list[Row] = []
         self._producer_partition_rows: list[Row] = []
         self._settling: Settling | None = None
-        self.verdicts: list[tuple[_Waiting, ObjectVerdict]] = []
+        self.verdicts: list[tuple[_Waiting, ObjectVerdict, bytes]] = []
         self.events: list[ObjectSequenced] = []
         self.extent_count = 0
 
@@ -161,6 +161,7 @@ class _GroupPlan:
         self, waiting: _Waiting, number: int, verdict: ObjectVerdict, indexed: list[IndexedExtent]
     ) -> None:
         request, footer = waiting.request, waiting.footer
+        encoded = _encode(verdict)
         self._object_rows.append(
             (
                 number,
@@ -171,10 +172,10 @@ class _GroupPlan:
                 self._now_ms,
                 len(indexed),
                 None if indexed else self._now_ms,
-                _encode(verdict),
+                encoded,
             )
         )
-        self.verdicts.append((waiting, verdict))
+        self.verdicts.append((waiting, verdict, encoded))
         if indexed:
             self.extent_count += len(indexed)
             self._recent_rows.append((number, _encode(indexed)))
@@ -260,7 +261,8 @@ class Sequencer:
         self._queue: deque[_Waiting] = deque()
         self._waiting: dict[bytes, _Waiting] = {}
         """By nonce, queued or in flight: a second commit of the same object waits for the same verdict."""
-        self._verdicts: OrderedDict[bytes, ObjectVerdict] = OrderedDict()
+        self._verdicts: OrderedDict[bytes, bytes] = OrderedDict()
+        """By nonce, encoded: hundreds of thousands of small objects would make the garbage collector slow."""
         self._worker: asyncio.Task[None] | None = None
 
     async def commit(self, request: CommitObject) -> ObjectVerdict:
@@ -270,8 +272,8 @@ class Sequencer:
         if extents_length(footer) > request.size:
             raise CorruptObject(f"the extents of {request.key} do not fit into its {request.size} bytes")
         nonce = footer.nonce
-        if (recent := self._verdicts.get(nonce)) is not None:
-            return recent
+        if (encoded := self._verdicts.get(nonce)) is not None:
+            return _decode_verdict(encoded)
         waiting = self._waiting.get(nonce)
         if waiting is None:
             if len(self._queue) >= OBJECTS_WAITING_MAX:
@@ -359,14 +361,14 @@ class Sequencer:
         else:
             plan.apply(self._recent_extents)
             self._feed.publish(plan.events)
-            for waiting, verdict in plan.verdicts:
-                self._finish(waiting, verdict)
+            for waiting, verdict, encoded in plan.verdicts:
+                self._finish(waiting, verdict, encoded)
         if stale:
             await self._refuse_stale(stale, floor)
         if not repeated:
             return []
         rest: list[_Waiting] = []
-        for waiting, _ in plan.verdicts:
+        for waiting, _, _ in plan.verdicts:
             if waiting.footer.nonce in repeated:
                 self._finish_known(waiting, repeated[waiting.footer.nonce], floor)
             else:
@@ -388,17 +390,17 @@ class Sequencer:
 
     def _finish_known(self, waiting: _Waiting, verdict: bytes | None, floor: int) -> None:
         if verdict is not None:
-            self._finish(waiting, _decode_verdict(verdict))
+            self._finish(waiting, _decode_verdict(verdict), verdict)
             return
         epoch = waiting.footer.write_epoch
         message = f"write epoch {epoch} of {waiting.request.key} is below the floor {floor}: it may be swept"
-        self._finish(waiting, ObjectVerdict(_STALE, [], message))
+        self._finish(waiting, ObjectVerdict(_STALE, [], message), None)
 
-    def _finish(self, waiting: _Waiting, verdict: ObjectVerdict) -> None:
+    def _finish(self, waiting: _Waiting, verdict: ObjectVerdict, encoded: bytes | None) -> None:
         nonce = waiting.footer.nonce
         self._waiting.pop(nonce, None)
-        if verdict.error_code == 0:
-            self._verdicts[nonce] = verdict
+        if encoded is not None:
+            self._verdicts[nonce] = encoded
             if len(self._verdicts) > VERDICTS_REMEMBERED:
                 self._verdicts.popitem(last=False)
         if not waiting.done.done():

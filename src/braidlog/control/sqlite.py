@@ -26,7 +26,10 @@ from braidlog.runtime.errors import Fenced, InvalidSetting
 T = TypeVar("T")
 
 BUSY_TIMEOUT_MS = 5_000
-WAL_PAGES_BEFORE_CHECKPOINT = 8_000
+WAL_PAGES_BEFORE_CHECKPOINT = 2_000
+"""The log is copied into the file beside the writer, whenever it has grown by so many pages."""
+WAL_PAGES_MAX = 16_000
+"""Only when nobody writes can the log start over: here the writer copies the little that is left itself."""
 CACHE_KIB = 64 * 1024
 
 _DIALECT = (("BIGINT", "INTEGER"), ("BYTEA", "BLOB"))
@@ -80,10 +83,16 @@ class _SqliteTransaction:
 
 
 class SqliteMetadata:
-    """A file (or, with an empty path, memory). Writes and reads have a connection and a thread each."""
+    """A file (or, with an empty path, memory). Writes, reads and checkpoints have a connection and a thread each."""
 
     def __init__(self, path: str, writer: apsw.Connection, reader: apsw.Connection, write_in: Executor) -> None:
         self.path = path
+        self._wal_pages = 0
+        self._wal_pages_copied = 0
+        self._checkpointing: asyncio.Future[None] | None = None
+        self._checkpoint_in = ThreadPoolExecutor(1, thread_name_prefix="metadata-checkpoint")
+        self._checkpointer: apsw.Connection | None = None
+        writer.set_wal_hook(self._wal_grew)
         self._writer = writer
         self._reader = reader
         self._write_in = write_in
@@ -114,13 +123,40 @@ class SqliteMetadata:
         return self._epoch
 
     async def transact(self, fn: Callable[[_SqliteTransaction], T]) -> T:
-        return await self._run(self._write_in, self._transact, fn, True)
+        result: T = await self._run(self._write_in, self._transact, fn, True)
+        if self._checkpointing is None and self._wal_pages - self._wal_pages_copied >= WAL_PAGES_BEFORE_CHECKPOINT:
+            self._checkpointing = asyncio.ensure_future(self._run(self._checkpoint_in, self._checkpoint))
+            self._checkpointing.add_done_callback(self._checkpointed)
+        return result
 
     async def read(self, fn: Callable[[_SqliteTransaction], T]) -> T:
         return await self._run(self._read_in, self._read, fn)
 
     async def _run(self, executor: Executor, fn: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(executor, fn, *arguments)
+
+    def _wal_grew(self, connection: apsw.Connection, name: str, pages: int) -> int:
+        """Called by SQLite in the writing thread, after each commit."""
+        if pages < self._wal_pages:
+            self._wal_pages_copied = 0
+        self._wal_pages = pages
+        if pages >= WAL_PAGES_MAX:
+            try:
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            except apsw.BusyError:
+                pass  # the other thread is at it; the next commit tries again
+        return apsw.SQLITE_OK
+
+    def _checkpoint(self) -> None:
+        if self._checkpointer is None:
+            self._checkpointer = _connect(self.path)
+        _, self._wal_pages_copied = self._checkpointer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+
+    def _checkpointed(self, future: asyncio.Future[None]) -> None:
+        self._checkpointing = None
+        # A failure (a full disk) is no loss: the log is durable, and whoever writes next will meet the cause.
+        if not future.cancelled() and future.exception() is not None:
+            self._wal_pages_copied = self._wal_pages
 
     def _transact(self, fn: Callable[[_SqliteTransaction], T], fenced: bool) -> T:
         with _typed_errors(self.path or "memory"):
@@ -154,7 +190,12 @@ class SqliteMetadata:
             )
 
     async def close(self) -> None:
-        # The reader first: the last connection to go checkpoints the log into the file.
+        # The writer last: the last connection to go checkpoints the log into the file.
+        if self._checkpointing is not None:
+            await asyncio.wait([self._checkpointing])
+        if self._checkpointer is not None:
+            await self._run(self._checkpoint_in, self._checkpointer.close)
+        self._checkpoint_in.shutdown(wait=False)
         if self._reader is not self._writer:
             await self._run(self._read_in, self._reader.close)
             self._read_in.shutdown(wait=False)
@@ -180,7 +221,7 @@ def _connect(path: str) -> apsw.Connection:
         "journal_mode = WAL",
         "synchronous = FULL",
         "foreign_keys = ON",
-        f"wal_autocheckpoint = {WAL_PAGES_BEFORE_CHECKPOINT}",
+        "wal_autocheckpoint = 0",
         f"cache_size = -{CACHE_KIB}",
     ):
         connection.execute(f"PRAGMA {pragma}")
