@@ -121,6 +121,18 @@ class Process:
         return total
 
 
+def prime_memory(size_bytes: int) -> None:
+    """Touch that much memory once and give it back. A virtual machine gets its memory from the host page by page, as
+    it is first touched, and whoever is first pays many times over: that cost is the host's, not the broker's."""
+    touch = f"import mmap; m = mmap.mmap(-1, {size_bytes}); [m.write(bytes(1 << 20)) for _ in range({size_bytes} >> 20)]"
+    subprocess.run([sys.executable, "-c", touch], check=True, timeout=60)
+
+
+def available_memory_bytes() -> int:
+    match = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+    return int(match[1]) * 1024 if match else 0
+
+
 def _family(pid: int) -> list[int]:
     """The process and everything that descends from it."""
     found = [pid]

@@ -175,10 +175,8 @@ class AnswerCounter:
         self._filled = rest
 
 
-def produce_one_by_one(
-    address: Address, topic: str, batch: bytes, *, partition: int, request_count: int
-) -> list[float]:
-    """To the first partition, one request after the other, each sent when the last is answered. Milliseconds of each."""
+def produce_one_by_one(address: Address, topic: str, batch: bytes, *, request_count: int) -> list[float]:
+    """To the first partition, each request sent when the last one is answered. Milliseconds of each."""
     frame = ProduceFrame(topic, 0, batch).data
     error_position = produce_error_position(topic)
     found: list[float] = []
