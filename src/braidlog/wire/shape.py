@@ -14,10 +14,12 @@ from braidlog.wire.errors import MalformedRequest
 from braidlog.wire.primitives import (
     read_exact,
     read_i8,
+    read_i16,
     read_nullable_bytes,
     read_nullable_count,
-    read_nullable_string,
     read_tags,
+    read_uvarint,
+    truncated,
 )
 
 Walk = Callable[[memoryview, int], int]
@@ -43,12 +45,20 @@ def check_shape(entity_type: Any, body: memoryview) -> None:
 def _entity(entity_type: Any) -> Walk:
     flexible: bool = entity_type.__flexible__
     walks: list[Walk] = []
+    fixed_bytes = 0  # of the fields since the last one of variable length, which are passed over together
     tagged: dict[int, Walk] = {}
     for field in fields(entity_type):
         if "tag" in field.metadata:
             tagged[field.metadata["tag"]] = _field(field.type, field.metadata, flexible, tagged=True)
+        elif not _is_array(field.type) and (size := _FIXED_BYTES.get(field.metadata.get("kafka_type", ""))):
+            fixed_bytes += size
         else:
+            if fixed_bytes:
+                walks.append(_fixed(fixed_bytes))
+                fixed_bytes = 0
             walks.append(_field(field.type, field.metadata, flexible, tagged=False))
+    if fixed_bytes:
+        walks.append(_fixed(fixed_bytes))
 
     def take(tag: int, value: memoryview) -> None:
         walk_tag = tagged.get(tag)
@@ -58,7 +68,25 @@ def _entity(entity_type: Any) -> Walk:
     def walk(view: memoryview, position: int) -> int:
         for step in walks:
             position = step(view, position)
-        return read_tags(view, position, take) if flexible else position
+        if not flexible:
+            return position
+        if position < len(view) and not view[position]:
+            return position + 1
+        return read_tags(view, position, take)
+
+    return walk
+
+
+def _is_array(annotation: Any) -> bool:
+    return tuple in (get_origin(annotation), *(get_origin(argument) for argument in get_args(annotation)))
+
+
+def _fixed(size: int) -> Walk:
+    def walk(view: memoryview, position: int) -> int:
+        position += size
+        if position > len(view):
+            raise truncated()
+        return position
 
     return walk
 
@@ -79,11 +107,20 @@ def _single(annotation: Any, metadata: Any, flexible: bool) -> Walk:
         return _entity(annotation)
     kafka_type = metadata["kafka_type"]
     if kafka_type == "string":
-        return lambda view, position: read_nullable_string(view, position, flexible)[1]
+        return _pass_compact_string if flexible else _pass_old_string
     if kafka_type in ("bytes", "records"):
         return lambda view, position: read_nullable_bytes(view, position, flexible)[1]
-    size = _FIXED_BYTES[kafka_type]
-    return lambda view, position: read_exact(view, position, size)[1]
+    return _fixed(_FIXED_BYTES[kafka_type])
+
+
+def _pass_compact_string(view: memoryview, position: int) -> int:
+    length, position = read_uvarint(view, position)
+    return read_exact(view, position, length - 1)[1] if length else position
+
+
+def _pass_old_string(view: memoryview, position: int) -> int:
+    length, position = read_i16(view, position)
+    return position if length == -1 else read_exact(view, position, length)[1]
 
 
 def _array(element: Walk, flexible: bool) -> Walk:
