@@ -1,6 +1,7 @@
 """The stages of the write path, put together around a store whose uploads finish when the test says so."""
 
 import asyncio
+import itertools
 
 from kio.schema.errors import ErrorCode
 
@@ -46,8 +47,7 @@ class RecordingSequencer:
         self._tasks.spawn(self._sequence(draft))
 
     async def _sequence(self, draft: Draft) -> None:
-        for earlier in list(draft.predecessors):
-            await earlier.wait_settled()
+        await draft.wait_turn()
         self.sequenced.append(draft)
         draft.settle()
         for requests in draft.groups.values():
@@ -145,6 +145,32 @@ async def test_a_failed_upload_fails_its_own_requests_and_lets_the_next_go_on() 
     assert first.error_code == ErrorCode.not_enough_replicas
     assert second.error_code == ErrorCode.none
     assert len(path.sequencer.sequenced) == 1
+
+
+async def test_behind_a_failed_upload_the_order_still_holds() -> None:
+    """The one in the middle fails at once: the last may not overtake the first because of that."""
+    path = WritePath()
+    requests = []
+    for name in (b"first", b"middle", b"last"):
+        requests.append(path.write(1, name))
+        await turns()
+    gates = [gate for _, _, gate in path.store.puts]
+    gates[1].set_exception(StoreUnavailable("503"))
+    gates[2].set_result(None)
+    await turns()
+    assert path.done == [requests[1]]
+    gates[0].set_result(None)
+    await turns()
+    assert path.done == [requests[1], requests[0], requests[2]]
+
+
+async def test_a_thousand_drafts_behind_one_are_released_without_deep_recursion() -> None:
+    drafts = [Draft({(TOPIC, 0): []}, 0) for _ in range(5000)]
+    for earlier, later in itertools.pairwise(drafts):
+        later.follow(earlier)
+    for draft in reversed(drafts):
+        draft.settle()
+    assert all(draft.is_released for draft in drafts)
 
 
 async def test_with_all_uploads_taken_requests_gather_and_go_in_equal_objects() -> None:

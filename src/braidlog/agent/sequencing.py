@@ -35,8 +35,7 @@ class Sequencing:
 
     async def _sequence(self, draft: Draft) -> None:
         try:
-            for earlier in list(draft.predecessors):
-                await earlier.wait_settled()
+            await draft.wait_turn()
             verdict = await self._commit(draft)
         except (ControlUnavailable, DeadlineExceeded) as error:
             # It may have been sequenced all the same: only the producer's own sequence numbers can tell.

@@ -12,11 +12,16 @@ GRACE_S = 70.0
 
 
 class Nemesis:
-    """Strikes at random moments with the faults that this seed allows, and undoes most of them after a while."""
+    """Strikes at random moments with the faults that this seed allows, and undoes most of them after a while.
+
+    The strikes are laid out before the first one falls, and each draws from an entropy of its own. So leaving some out
+    (see `World.strikes`) does not change the others, which is what makes a failing run shrink.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._entropy = world.entropy.fork("nemesis")
+        self._layout = world.entropy.fork("nemesis")
+        self._entropy = self._layout
         kinds: list[Callable[[], str]] = [
             self._kill_agent,
             self._kill_control,
@@ -36,18 +41,25 @@ class Nemesis:
             self._torn_reads,
             self._skew_clock,
         ]
-        count = 2 + self._entropy.below(6)
-        self._kinds = [kinds.pop(self._entropy.below(len(kinds))) for _ in range(count)]
+        count = 2 + self._layout.below(6)
+        self._kinds = [kinds.pop(self._layout.below(len(kinds))) for _ in range(count)]
 
     async def run(self, duration_s: float, *, pause_s: float = 6.0) -> None:
         """Strike every few seconds until the time is up."""
         world = self._world
-        end_s = world.loop.time() + duration_s
-        while world.loop.time() < end_s:
-            await world.sleep(self._entropy.uniform(0.2, 2 * pause_s))
-            strike = self._kinds[self._entropy.below(len(self._kinds))]
-            world.note(strike())
-            world.faults += 1
+        start_s = world.loop.time()
+        at_s = 0.0
+        strikes: list[tuple[float, Callable[[], str]]] = []
+        while (at_s := at_s + self._layout.uniform(0.2, 2 * pause_s)) < duration_s:
+            strikes.append((at_s, self._kinds[self._layout.below(len(self._kinds))]))
+        for number, (at_s, strike) in enumerate(strikes):
+            await world.sleep(max(0.0, start_s + at_s - world.loop.time()))
+            if world.strikes is None or number in world.strikes:
+                self._entropy = self._layout.fork(f"strike {number}")
+                world.note(strike())
+                world.faults += 1
+        world.strikes_laid_out = len(strikes)
+        await world.sleep(max(0.0, start_s + duration_s - world.loop.time()))
 
     def _later(self, undo: Callable[[], None], low_s: float, high_s: float) -> float:
         delay_s = self._entropy.uniform(low_s, high_s)

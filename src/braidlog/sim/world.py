@@ -1,7 +1,7 @@
 """One simulated run: a cluster, clients, failures, and the history of it all.
 
-A scenario is a coroutine that is given a `World` and says what happens in it. `simulate` runs it under one seed; the same
-seed gives the same history, byte for byte.
+A scenario is a coroutine that is given a `World` and says what happens in it. `simulate` runs it under one seed; the
+same seed gives the same history, byte for byte.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from kio.schema.errors import ErrorCode
@@ -34,6 +34,7 @@ SETTLE_S_MAX = 600.0
 """How long clients may take to come to rest once everything is well again."""
 
 Scenario = Callable[["World"], Awaitable[None]]
+Client = TypeVar("Client", SimProducer, SimReader, GroupMember)
 
 
 class World:
@@ -46,6 +47,9 @@ class World:
         self.cluster = SimCluster(loop, entropy, folder, plan)
         self.topics: dict[str, int] = {}
         """Partition counts by name."""
+        self.strikes: frozenset[int] | None = None
+        """Which of the nemesis' strikes fall; None: all of them."""
+        self.strikes_laid_out = 0
         self.faults = 0
         self._clients: list[SimProducer | SimReader | GroupMember] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -137,7 +141,7 @@ class World:
     def member(self, group: str, topic: str) -> GroupMember:
         return self._start(GroupMember(self.session("member"), group, topic, self.topics[topic]))
 
-    def _start(self, client: Any) -> Any:
+    def _start(self, client: Client) -> Client:
         self._clients.append(client)
         self._tasks.append(self.loop.create_task(client.run()))
         return client
@@ -151,7 +155,7 @@ class World:
         await self.sleep(15.0)
         for client in self._clients:
             client.stopping = True
-        done, pending = await asyncio.wait(self._tasks, timeout=SETTLE_S_MAX)
+        _, pending = await asyncio.wait(self._tasks, timeout=SETTLE_S_MAX)
         if pending:
             raise Stuck(f"{len(pending)} of {len(self._tasks)} clients did not come to rest in {SETTLE_S_MAX} s")
         for task in self._tasks:
@@ -203,26 +207,30 @@ class Run:
     seed: int
     history: History
     faults: int
+    strikes_laid_out: int
     simulated_s: float
     error: str = ""
     """What stopped the run before its end: clients that got stuck, an error that nobody caught."""
 
 
-def simulate(seed: int, scenario: Scenario, plan: ClusterPlan | None = None) -> Run:
+def simulate(
+    seed: int, scenario: Scenario, plan: ClusterPlan | None = None, *, strikes: frozenset[int] | None = None
+) -> Run:
     """Run a scenario under one seed, from nothing to its end."""
     with warnings.catch_warnings():
         # A killed process leaves coroutines behind that nobody will ever await.
         warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
-        return _simulate(seed, scenario, plan or ClusterPlan())
+        return _simulate(seed, scenario, plan or ClusterPlan(), strikes)
 
 
-def _simulate(seed: int, scenario: Scenario, plan: ClusterPlan) -> Run:
+def _simulate(seed: int, scenario: Scenario, plan: ClusterPlan, strikes: frozenset[int] | None) -> Run:
     _silence_logs()
     entropy = SeededEntropy(seed)
-    loop = VirtualLoop(entropy)
+    loop = VirtualLoop(entropy)  # type: ignore[abstract]
     error = ""
     with tempfile.TemporaryDirectory(prefix="braidlog-sim-", dir=_memory_folder()) as folder:
         world = World(loop, entropy, Path(folder), plan)
+        world.strikes = strikes
 
         async def main() -> None:
             await world.cluster.start()
@@ -237,7 +245,7 @@ def _simulate(seed: int, scenario: Scenario, plan: ClusterPlan) -> Run:
             error = f"uncaught in a process: {loop.failures[0].get('exception')!r}"
         loop.close()
         gc.collect()
-    return Run(seed, world.history, world.faults, loop.time(), error)
+    return Run(seed, world.history, world.faults, world.strikes_laid_out, loop.time(), error)
 
 
 def _memory_folder() -> str | None:

@@ -14,14 +14,14 @@ class Order:
         self._prune_at = 1024
 
     def submit(self, draft: Draft) -> None:
-        predecessors: dict[int, Draft] = {}
+        followed: dict[int, None] = {}
         for key in draft.groups:
             earlier = self._latest.get(key)
-            if earlier is not None and not earlier.is_settled:
-                predecessors[id(earlier)] = earlier
+            if earlier is not None and id(earlier) not in followed:
+                followed[id(earlier)] = None
+                draft.follow(earlier)
             self._latest[key] = draft
-        draft.predecessors = list(predecessors.values())
         if len(self._latest) > self._prune_at:
-            self._latest = {key: latest for key, latest in self._latest.items() if not latest.is_settled}
+            self._latest = {key: latest for key, latest in self._latest.items() if not latest.is_released}
             self._prune_at = max(1024, 2 * len(self._latest))
         self._next.submit(draft)

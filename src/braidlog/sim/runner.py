@@ -1,0 +1,142 @@
+"""Runs many seeds, and makes a failing one as short as it gets."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+from braidlog.sim.checker import check
+from braidlog.sim.mistakes import MISTAKES
+from braidlog.sim.scenarios import SCENARIOS
+from braidlog.sim.story import tell
+from braidlog.sim.world import Run, simulate
+
+SHRINK_RUNS_MAX = 40
+
+
+@dataclass(frozen=True, slots=True)
+class SeedResult:
+    """What one seed came to, small enough to send between processes."""
+
+    seed: int
+    operations: int
+    faults: int
+    simulated_s: float
+    digest: str
+    anomalies: tuple[str, ...]
+    story: str = ""
+
+    @property
+    def is_good(self) -> bool:
+        return not self.anomalies
+
+
+@dataclass(slots=True)
+class Report:
+    """The sum of many seeds."""
+
+    seeds: int = 0
+    operations: int = 0
+    faults: int = 0
+    simulated_s: float = 0.0
+    failed: list[SeedResult] = field(default_factory=list)
+
+    def add(self, result: SeedResult) -> None:
+        self.seeds += 1
+        self.operations += result.operations
+        self.faults += result.faults
+        self.simulated_s += result.simulated_s
+        if not result.is_good:
+            self.failed.append(result)
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "seeds": self.seeds,
+            "operations": self.operations,
+            "faults": self.faults,
+            "simulated_hours": round(self.simulated_s / 3600, 3),
+            "anomalies": sum(len(result.anomalies) for result in self.failed),
+            "failed_seeds": [result.seed for result in self.failed],
+        }
+
+
+def run_seed(seed: int, scenario: str = "mixed", mistake: str = "", *, shrink: bool = False) -> SeedResult:
+    """One seed, checked. With `shrink`, a failing one is told by the fewest faults that still make it fail."""
+    run = _run(seed, scenario, mistake, None)
+    anomalies = _anomalies(run)
+    if anomalies and shrink:
+        run = _shrunk(run, scenario, mistake)
+    return SeedResult(
+        seed,
+        len(run.history),
+        run.faults,
+        run.simulated_s,
+        run.history.digest(),
+        anomalies,
+        _story(run) if anomalies else "",
+    )
+
+
+def _run(seed: int, scenario: str, mistake: str, strikes: frozenset[int] | None) -> Run:
+    with MISTAKES[mistake].plant() if mistake else nullcontext():
+        return simulate(seed, SCENARIOS[scenario], strikes=strikes)
+
+
+def _anomalies(run: Run) -> tuple[str, ...]:
+    found = [f"{anomaly.kind}: {anomaly.message}" for anomaly in check(run.history)] if not run.error else []
+    return (*([f"run-failed: {run.error}"] if run.error else []), *found)
+
+
+def _story(run: Run) -> str:
+    return tell(run.history, [] if run.error else check(run.history))
+
+
+def _shrunk(run: Run, scenario: str, mistake: str) -> Run:
+    """Leave out faults, half of them, a quarter, one at a time, as long as the run still fails."""
+    kept = list(range(run.strikes_laid_out))
+    budget = SHRINK_RUNS_MAX
+    share = max(1, len(kept) // 2)
+    while budget and kept:
+        for start in range(0, len(kept), share):
+            fewer = kept[:start] + kept[start + share :]
+            budget -= 1
+            attempt = _run(run.seed, scenario, mistake, frozenset(fewer))
+            if _anomalies(attempt):
+                run, kept = attempt, fewer
+                break
+            if not budget:
+                break
+        else:
+            if share == 1:
+                break
+            share = max(1, share // 2)
+    return run
+
+
+def run_seeds(
+    seeds: range,
+    scenario: str,
+    *,
+    jobs: int,
+    mistake: str = "",
+    keep_going: Callable[[], bool] = lambda: True,
+) -> Iterator[SeedResult]:
+    """Results as they come, in the order of the seeds, until `keep_going` says no."""
+    if jobs <= 1:
+        for seed in seeds:
+            if not keep_going():
+                return
+            yield run_seed(seed, scenario, mistake)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        waiting = []
+        upcoming = iter(seeds)
+        for seed in upcoming:
+            waiting.append(pool.submit(run_seed, seed, scenario, mistake))
+            if len(waiting) < 2 * jobs:
+                continue
+            yield waiting.pop(0).result()
+            if not keep_going():
+                break
+        for future in waiting:
+            yield future.result()
