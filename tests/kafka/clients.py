@@ -314,19 +314,21 @@ class SteadyProducer:
         partition_count: int = 1,
         per_s: float = 500.0,
         padding: bytes = b"",
+        count_max: int | None = None,
         **settings: object,
     ) -> None:
         self._topic = topic
         self._partition_count = partition_count
         self._pause_s = 1 / per_s
         self._padding = padding
-        self.acknowledged: dict[int, tuple[int, int]] = {}
-        """Partition and offset, by number."""
+        self._count_max = count_max
+        self.acknowledged: dict[int, tuple[int, int | None]] = {}
+        """Partition and offset, by number. The offset is not always told."""
         self.failed: dict[int, str] = {}
         self.sent_count = 0
         self.fatal = ""
         self._stopping = threading.Event()
-        self._producer = confluent_kafka.Producer(
+        self._producer: confluent_kafka.Producer | None = confluent_kafka.Producer(
             {
                 "bootstrap.servers": bootstrap,
                 "acks": "all",
@@ -347,21 +349,23 @@ class SteadyProducer:
             self.fatal = str(error)
 
     def _run(self) -> None:
+        producer = self._producer
+        assert producer is not None
         due_s = time.monotonic()
-        while not self._stopping.is_set():
+        while not self._stopping.is_set() and self.sent_count != self._count_max:
             number = self.sent_count
             try:
-                self._producer.produce(
+                producer.produce(
                     self._topic,
                     value=b"%d " % number + self._padding,
                     partition=number % self._partition_count,
                     on_delivery=self._report(number),
                 )
             except BufferError:
-                self._producer.poll(0.05)
+                producer.poll(0.05)
                 continue
             self.sent_count += 1
-            self._producer.poll(0)
+            producer.poll(0)
             due_s = max(due_s + self._pause_s, time.monotonic() - 0.2)
             self._stopping.wait(max(0.0, due_s - time.monotonic()))
 
@@ -374,11 +378,18 @@ class SteadyProducer:
 
         return report
 
+    def wait_sent(self, timeout_s: float = 60.0) -> None:
+        """Until all of `count_max` were sent."""
+        self._thread.join(timeout_s)
+        assert not self._thread.is_alive(), f"only {self.sent_count} were sent"
+
     def stop(self, timeout_s: float = 60.0) -> None:
         """Send no more, and wait until everything sent was answered."""
         self._stopping.set()
         self._thread.join()
+        assert self._producer is not None
         left = self._producer.flush(timeout_s)
+        self._producer = None  # its threads end
         assert left == 0, f"{left} records were neither acknowledged nor failed within {timeout_s} s"
         assert not self.fatal, self.fatal
 
@@ -387,6 +398,11 @@ def numbers_by_partition(records: Sequence[Record]) -> dict[int, list[int]]:
     """What a `SteadyProducer` wrote, by partition, in the order of the log."""
     found: dict[int, list[int]] = {}
     for record in sorted(records, key=lambda record: (record.partition, record.offset)):
-        assert record.value is not None
-        found.setdefault(record.partition, []).append(int(record.value.split(b" ", 1)[0]))
+        found.setdefault(record.partition, []).append(number_of(record))
     return found
+
+
+def number_of(record: Record) -> int:
+    """The number of a record that a `SteadyProducer` wrote."""
+    assert record.value is not None
+    return int(record.value.split(b" ", 1)[0])

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from braidlog.agent.agent import Agent
 
 CLUSTER_RESOURCE = 4
+SWEEP_INTERVAL_S_MAX = 60.0
+"""Each new write epoch may make another one old enough to sweep, so sweeping keeps step with them."""
 UNREFERENCED_GRACE_S = 600.0
 """How long an object that has become empty stays, for reads that are under way."""
 
@@ -161,6 +163,7 @@ def control_settings(settings: ControlPlaneSettings) -> ControlSettings:
     return ControlSettings(
         epoch_interval_s=settings.write_epoch_interval_s,
         grace_epochs=max(1, math.ceil(settings.sweep_grace_s / settings.write_epoch_interval_s)),
+        sweep_interval_s=min(SWEEP_INTERVAL_S_MAX, settings.write_epoch_interval_s),
         unreferenced_grace_s=min(UNREFERENCED_GRACE_S, settings.sweep_grace_s),
         retention_interval_s=settings.retention_check_interval_s,
         groups=GroupSettings(

@@ -38,7 +38,7 @@ _CALL_KIND, _ANSWER_KIND, _ERROR_KIND, _CANCEL_KIND = 1, 2, 3, 4
 _DEADLINE_MS_MAX = 2**32 - 1
 
 _CONNECT_TIMEOUT_S = 5.0
-_BACKOFF_S_MIN, _BACKOFF_S_MAX = 0.02, 2.0
+_BACKOFF_S_MIN, _BACKOFF_S_MAX = 0.02, 0.5
 
 
 class RemoteFailure(BraidError):
@@ -182,11 +182,18 @@ class _ServerConnection(_Frames):
             self._send_error(number, ControlUnavailable("too many calls are in flight"))
         else:
             self._server.calls_in_flight += 1
-            self._calls[number] = self._loop.create_task(self._call(number, name, handler(body, timeout_s)), name=name)
+            task = self._loop.create_task(self._call(number, name, handler, body, timeout_s), name=name)
+            self._calls[number] = task
+            # Not at the end of `_call`: a task that is cancelled before its first step never gets there.
+            task.add_done_callback(lambda _: self._call_ended(number))
 
-    async def _call(self, number: int, name: str, answer: Awaitable[bytes]) -> None:
+    def _call_ended(self, number: int) -> None:
+        self._server.calls_in_flight -= 1
+        del self._calls[number]
+
+    async def _call(self, number: int, name: str, handler: Handler, request: bytes, timeout_s: float | None) -> None:
         try:
-            body = await answer
+            body = await handler(request, timeout_s)
             if len(body) > self._message_bytes_max - _HEAD.size:
                 raise RemoteFailure(f"the answer of {name} is too long: {len(body)} bytes")
             self.send(*_frame(_ANSWER_KIND, number, body))
@@ -195,9 +202,6 @@ class _ServerConnection(_Frames):
         except Exception as error:  # noqa: BLE001 - the caller must hear of it, whatever it is
             _log.exception("a call failed in an unforeseen way", method=name)
             self._send_error(number, RemoteFailure(f"{name} failed: {type(error).__name__}: {error}"))
-        finally:
-            self._server.calls_in_flight -= 1
-            del self._calls[number]
 
     def _send_error(self, number: int, error: BraidError) -> None:
         kind = type(error)
