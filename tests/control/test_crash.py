@@ -1,9 +1,11 @@
 """A control plane that is killed at any moment, or restarted: what was acknowledged is there, and nothing twice."""
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.control.driver import batch, commit, create_topic, make_object, new_producer, outcomes, start_plane
 
 from braidlog.control.interface import (
@@ -16,7 +18,9 @@ from braidlog.control.interface import (
     SnapshotRequest,
 )
 from braidlog.control.settings import ControlSettings
+from braidlog.objects.store import StoreUnavailable
 from braidlog.runtime.entropy import SeededEntropy
+from braidlog.runtime.errors import ControlUnavailable
 
 KILLS = 5
 
@@ -119,3 +123,34 @@ async def test_a_reader_behind_the_ring_must_reload() -> None:
     assert page.position == snapshot.position
     assert snapshot.bounds[0].high_watermark == 4
     await plane.service.close()
+
+
+async def test_the_background_steps_run_and_survive_a_failing_store() -> None:
+    plane = await start_plane(settings=ControlSettings(grace_epochs=1))
+    control = plane.service
+    listed = asyncio.Event()
+
+    async def fail(prefix: str, *, after: str | None = None, limit: int = 1000) -> object:
+        listed.set()
+        raise StoreUnavailable("away")
+
+    plane.store.list = fail  # type: ignore[method-assign,assignment]
+    await control.register_agent(RegisterAgent("one", "host", 9092, "a"))
+    async with asyncio.timeout(10):
+        while not listed.is_set() or control.epochs.current < 5:
+            plane.clock.advance(70)
+            await asyncio.sleep(0)
+    assert control.agents.agents == []
+    assert not any(loop.done() for loop in control._loops)
+    await control.close()
+
+
+async def test_closing_lets_waiting_readers_go() -> None:
+    plane = await start_plane()
+    position = (await plane.service.snapshot(SnapshotRequest())).position
+    reading = asyncio.create_task(plane.service.read_feed(FeedRequest(position, 60_000)))
+    await asyncio.sleep(0)
+    await plane.service.close()
+    assert (await reading).events == []
+    with pytest.raises(ControlUnavailable):
+        await plane.service.read_feed(FeedRequest(position, 0))

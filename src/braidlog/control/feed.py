@@ -49,6 +49,10 @@ class Feed:
             self._revision += 1
         while ring and (len(ring) > self._events_max or self._ring_bytes > self._ring_bytes_max):
             self._ring_bytes -= ring.popleft()[1]
+        self.wake()
+
+    def wake(self) -> None:
+        """Let every waiting reader go, with what there is."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():

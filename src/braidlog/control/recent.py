@@ -17,6 +17,8 @@ _INSERT = (
     "INSERT INTO extents (partition_id, base_offset, end_offset, object_number, position, length,"
     " timestamp_ms_min, timestamp_ms_max) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
+_SETTLED_PER_INCOMING = 2
+
 _decode = msgspec.msgpack.Decoder(list[IndexedExtent]).decode
 
 
@@ -82,13 +84,18 @@ class RecentExtents:
         self._count += len(event.extents)
 
     def make_room(self, extent_count: int) -> Settling:
-        """What must settle before so many more can come: the partitions with the oldest extents first."""
+        """What should settle along with so many new ones: the partitions with the oldest extents first.
+
+        From half the limit on, twice as many go as come, so that no single commit has to wait for a great many.
+        """
         settling = Settling()
-        excess = self._count + extent_count - self._extents_max
+        if self._count + extent_count <= self._extents_max // 2:
+            return settling
+        wanted = max(_SETTLED_PER_INCOMING * extent_count, self._count + extent_count - self._extents_max)
         for recent in self._objects:
-            if len(settling.extent_rows) >= excess:
-                break
             for state in recent.states:
+                if len(settling.extent_rows) >= wanted:
+                    return settling
                 if state.recent and state.recent[0].object_number <= recent.stored.number:
                     settling.add(state)
             settling.done_number = recent.stored.number

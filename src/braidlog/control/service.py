@@ -177,6 +177,7 @@ class ControlService:
         if self._changes:
             await asyncio.wait(self._changes)
         if self.cluster_id:
+            self.feed.wake()
             await self.sequencer.close()
             await self.groups.close()
         await self._metadata.close()
