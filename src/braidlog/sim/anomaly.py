@@ -34,3 +34,5 @@ class Anomaly:
     """When it could first have been noticed."""
     operations: tuple[AnyOperation, ...]
     """The operations that contradict each other, or the one that contradicts the rules."""
+    offset: int = -1
+    """The offset it is about, where there is one."""

@@ -23,9 +23,14 @@ def check_log(evidence: Evidence, log: MergedLog) -> Iterator[Anomaly]:
 
 
 def _anomaly(
-    evidence: Evidence, kind: Kind, message: str, time_s: float, operations: Iterable[AnyOperation]
+    evidence: Evidence,
+    kind: Kind,
+    message: str,
+    time_s: float,
+    operations: Iterable[AnyOperation],
+    offset: int = -1,
 ) -> Anomaly:
-    return Anomaly(kind, message, evidence.topic, evidence.partition, time_s, tuple(operations))
+    return Anomaly(kind, message, evidence.topic, evidence.partition, time_s, tuple(operations), offset)
 
 
 def _missing_final_read(evidence: Evidence) -> Iterator[Anomaly]:
@@ -53,7 +58,7 @@ def _offset_gap(evidence: Evidence) -> Iterator[Anomaly]:
         f"the log of {evidence.place} is [{final.log_start_offset}, {final.high_watermark}), "
         f"but after {expected - final.log_start_offset} records, at offset {expected}, it goes on with {offset}"
     )
-    yield _anomaly(evidence, "offset-gap", message, final.complete_s, [final])
+    yield _anomaly(evidence, "offset-gap", message, final.complete_s, [final], expected)
 
 
 def _lost_writes(evidence: Evidence, log: MergedLog) -> Iterator[Anomaly]:
@@ -86,14 +91,14 @@ def _uninvited(evidence: Evidence, log: MergedLog) -> Iterator[Anomaly]:
                 what = f"was refused ({sends[0].error})" if sends else "was sent by nobody"
                 message = f"{value!r} at offset {offset} of {evidence.place} {what}"
                 time_s = sends[0].complete_s if sends else final.complete_s
-                yield _anomaly(evidence, "phantom", message, time_s, [*sends, final])
+                yield _anomaly(evidence, "phantom", message, time_s, [*sends, final], offset)
             continue
         times[value] = times.get(value, 1) + 1
         sends = [send for send in log.sends_by_value.get(value, []) if send.outcome != "failed"]
         may_repeat = any(send.retried and not send.producer for send in sends)
         if sends and not may_repeat and times[value] == len(sends) + 1:
             message = f"{value!r} is at offset {first_at[value]} of {evidence.place} and again at {offset}"
-            yield _anomaly(evidence, "duplicate", message, sends[0].complete_s, [*sends, final])
+            yield _anomaly(evidence, "duplicate", message, sends[0].complete_s, [*sends, final], offset)
 
 
 def _order(evidence: Evidence, log: MergedLog) -> Iterator[Anomaly]:

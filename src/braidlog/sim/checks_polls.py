@@ -11,27 +11,34 @@ from braidlog.sim.history import Poll
 def check_polls(evidence: Evidence, log: MergedLog) -> Iterator[Anomaly]:
     previous: dict[str, tuple[Poll, int]] = {}
     for poll in evidence.polls:
-        end_offset = poll.fetch_offset
         before = None if poll.is_reset else previous.get(poll.client)
         if before is not None:
             yield from _check_joint(evidence, log, *before, poll)
-        for offset, _ in poll.records:
-            if offset != end_offset:
-                if offset < end_offset:
-                    message = f"was given offset {offset} where {end_offset} was the least that could come"
-                    yield _anomaly(evidence, "non-monotonic-poll", message, poll)
-                    break
-                yield from _check_skip(evidence, log, end_offset, offset, poll)
-            end_offset = offset + 1
-        highest = max((offset + 1 for offset, _ in poll.records), default=end_offset)
-        previous[poll.client] = (poll, max(highest, end_offset))
+        yield from _check_records(evidence, log, poll)
+        end_offset = max((offset + 1 for offset, _ in poll.records), default=0)
+        previous[poll.client] = (poll, max(end_offset, poll.fetch_offset))
+
+
+def _check_records(evidence: Evidence, log: MergedLog, poll: Poll) -> Iterator[Anomaly]:
+    next_offset = poll.fetch_offset
+    skips: list[tuple[int, int]] = []
+    for offset, _ in poll.records:
+        if offset != next_offset:
+            if offset < next_offset:
+                message = f"was given offset {offset} where {next_offset} was the least that could come"
+                yield _anomaly(evidence, "non-monotonic-poll", offset, message, poll)
+                return
+            skips.append((next_offset, offset))
+        next_offset = offset + 1
+    for from_offset, to_offset in skips:
+        yield from _check_skip(evidence, log, from_offset, to_offset, poll)
 
 
 def _check_joint(evidence: Evidence, log: MergedLog, before: Poll, end_offset: int, poll: Poll) -> Iterator[Anomaly]:
     """From where a poll ended to where the next one began."""
     if poll.fetch_offset < end_offset:
         message = f"fetched from {poll.fetch_offset} though its poll before ended at {end_offset}"
-        yield _anomaly(evidence, "non-monotonic-poll", message, before, poll)
+        yield _anomaly(evidence, "non-monotonic-poll", poll.fetch_offset, message, before, poll)
     elif poll.fetch_offset > end_offset:
         yield from _check_skip(evidence, log, end_offset, poll.fetch_offset, before, poll)
 
@@ -47,9 +54,9 @@ def _check_skip(
         message = (
             f"went from {from_offset} to {to_offset} and was never given offset {skipped} ({log.value_at[skipped]!r})"
         )
-        yield _anomaly(evidence, "skipped-poll", message, *polls)
+        yield _anomaly(evidence, "skipped-poll", skipped, message, *polls)
 
 
-def _anomaly(evidence: Evidence, kind: Kind, message: str, *polls: Poll) -> Anomaly:
+def _anomaly(evidence: Evidence, kind: Kind, offset: int, message: str, *polls: Poll) -> Anomaly:
     text = f"{polls[-1].client} in {evidence.place} {message}"
-    return Anomaly(kind, text, evidence.topic, evidence.partition, polls[-1].complete_s, polls)
+    return Anomaly(kind, text, evidence.topic, evidence.partition, polls[-1].complete_s, polls, offset)

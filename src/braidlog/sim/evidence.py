@@ -124,6 +124,7 @@ class _Merge:
                 self._evidence.partition,
                 max(operation.complete_s for operation in operations or involved),
                 involved,
+                offset,
             )
         )
 
