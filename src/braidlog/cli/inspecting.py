@@ -38,12 +38,13 @@ async def _describe(url: str) -> dict[str, Any]:
     from braidlog.runtime.clock import SystemClock
     from braidlog.runtime.entropy import SystemEntropy
 
-    folder, slash, key = url.rpartition("/")
-    if "://" not in folder or not slash or not key:
+    path, question_mark, options = url.partition("?")
+    folder, _, key = path.rpartition("/")
+    if not folder.partition("://")[2] or not key:
         raise CommandError(
             f"{url!r} names no object", help="Write file:///path/to/object or s3://bucket/path/to/object."
         )
-    store = open_store(folder, clock=SystemClock(), entropy=SystemEntropy())
+    store = open_store(f"{folder}{question_mark}{options}", clock=SystemClock(), entropy=SystemEntropy())
     try:
         return describe(await read_footer(store, key), (await store.head(key)).size)
     finally:

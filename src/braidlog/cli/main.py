@@ -1,5 +1,6 @@
 """The `braid` command: one module per noun, imported only when it is used."""
 
+import os
 import sys
 from typing import Annotated
 
@@ -101,12 +102,30 @@ def version(format: Format = OutputFormat.TEXT) -> None:
 
 def main() -> None:
     """Run the command, and turn what goes wrong into two lines and an exit code."""
+    code = _run()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has gone. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.stderr.flush()
+    if "obstore" in sys.modules:
+        # Its threads may still let go of Python objects, and abort the process if the interpreter is being taken down
+        # meanwhile. Everything of ours is closed and flushed by now.
+        os._exit(code)
+    sys.exit(code)
+
+
+def _run() -> int:
     try:
         app()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except KeyboardInterrupt:
-        sys.exit(130)
-    except Exception as error:  # noqa: BLE001 - the outermost door: `report` raises again what it does not know
-        sys.exit(report(error))
+        return 130
+    except Exception as error:  # noqa: BLE001 - the outermost door: whatever it is, it is explained
+        return report(error)
+    return 0
 
 
 if __name__ == "__main__":
