@@ -143,8 +143,10 @@ class SqliteMetadata:
         if pages >= WAL_PAGES_MAX:
             try:
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            except apsw.BusyError:
-                pass  # the other thread is at it; the next commit tries again
+            except apsw.Error:
+                # The commit is durable and must not seem to have failed, whatever keeps the log from being copied: the
+                # other thread being at it, or a full disk. The next commit tries again.
+                pass
         return apsw.SQLITE_OK
 
     def _checkpoint(self) -> None:
