@@ -59,11 +59,17 @@ class Dispatcher:
         if self._drained is not None and not self._connections and not self._drained.done():
             self._drained.set_result(None)
 
+    @property
+    def is_draining(self) -> bool:
+        return self._drained is not None
+
     def begin_drain(self) -> None:
-        """Read no more requests."""
+        """Read no more requests, and let no fetch wait for records any longer."""
         self._drained = asyncio.get_running_loop().create_future()
         for connection in list(self._connections):
             connection.drain()
+        for partition in self._agent.view.partitions.values():
+            partition.wake()
 
     async def finish_drain(self, timeout_s: float) -> None:
         """Wait until everything that was asked is answered, then close what is left."""

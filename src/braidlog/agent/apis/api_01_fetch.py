@@ -80,7 +80,9 @@ class _Fetch:
             await self._confirm_bounds()
             ready = self._bytes_ready()
             remaining_s = deadline_s - clock.monotonic_s()
-            if ready is None or ready >= request.bytes_min or remaining_s <= 0 or self._slot.connection.is_closed:
+            if ready is None or ready >= request.bytes_min or remaining_s <= 0:
+                break
+            if self._slot.connection.is_closed or self._agent.dispatcher.is_draining:
                 break
             if not await self._wait_change(remaining_s):
                 break

@@ -1,0 +1,143 @@
+"""Processes that stop: cleanly under load, and for so long that the world has moved on."""
+
+import sqlite3
+import time
+from pathlib import Path
+
+import confluent_kafka
+from tests.cluster import Cluster, wait_until
+from tests.kafka.clients import CLIENTS, Record, SteadyProducer
+from tests.kafka.consistency import check_consistency
+from tests.kafka.reading import check_acknowledged, read_all
+from tests.kafka.topics import create_topic
+
+from braidlog.objects.keys import parse_data_key
+
+
+def data_keys(store: Path) -> set[str]:
+    return {str(path.relative_to(store)) for path in store.glob("data/*/*/*") if path.is_file()}
+
+
+def write_epoch_floor(metadata: Path) -> int:
+    connection = sqlite3.connect(f"file:{metadata}?mode=ro", uri=True)
+    try:
+        row = connection.execute("SELECT value FROM counters WHERE name = 'write_epoch_floor'").fetchone()
+        return int(row[0]) if row is not None else 0
+    finally:
+        connection.close()
+
+
+def test_an_agent_that_slept_past_the_grace_can_only_fail(cluster: Cluster) -> None:
+    """It had uploaded an object and not committed it. Meanwhile the floor has risen and the object was swept: the
+    commit is refused, the producer hears of it, and what is written later is well."""
+    cluster.settings.update({"write_epoch_interval_s": 1, "sweep_grace_s": 5, "request_timeout_ms": 60_000})
+    control = cluster.control()
+    agent = cluster.agent(control=control)
+    topic = create_topic(agent.address)
+    CLIENTS["confluent"].produce(agent.address, topic, [Record(b"before %d" % i) for i in range(10)])
+    known = data_keys(cluster.store_path)
+
+    outcomes: list[confluent_kafka.KafkaError | None] = []
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": agent.address,
+            "enable.idempotence": False,
+            "retries": 0,
+            "socket.timeout.ms": 60_000,
+            "request.timeout.ms": 60_000,
+            "message.timeout.ms": 60_000,
+        }
+    )
+    producer.list_topics(topic, timeout=10)
+    control.kill()
+    producer.produce(topic, b"too late", partition=0, on_delivery=lambda error, message: outcomes.append(error))
+    (orphan,) = wait_until(lambda: data_keys(cluster.store_path) - known, what="the upload")
+    agent.pause()
+    control.start()
+    epoch = parse_data_key(orphan).write_epoch
+    wait_until(lambda: write_epoch_floor(cluster.metadata_path) > epoch, what="a higher floor", timeout_s=30)
+    wait_until(lambda: orphan not in data_keys(cluster.store_path), what="the sweep", timeout_s=30)
+    assert data_keys(cluster.store_path) == known  # what is referred to stays, however old its epoch
+    agent.resume()
+    assert producer.flush(30) == 0
+    assert "below the floor" in agent.log_path.read_text()
+    # The client may well send it again by itself, and then it is another object.
+    survivor = [] if outcomes[0] is not None else [b"too late"]
+
+    def write_again() -> bool:
+        try:
+            CLIENTS["confluent"].produce(agent.address, topic, [Record(b"after")])
+        except confluent_kafka.KafkaException:
+            return False
+        return True
+
+    wait_until(write_again, what="a write after the pause", timeout_s=20)
+    found = read_all(agent.address, topic, 1)
+    assert [record.value for record in found] == [*(b"before %d" % i for i in range(10)), *survivor, b"after"]
+    assert agent.stop() == 0
+    assert control.stop() == 0
+    check_consistency(cluster.metadata_path, cluster.store_url)
+    assert orphan not in data_keys(cluster.store_path)
+
+
+def test_a_clean_stop_under_load(cluster: Cluster) -> None:
+    """Everything that was accepted is answered, and what was not accepted is not there."""
+    up = cluster.up()
+    topic = create_topic(up.address, 3)
+    producer = SteadyProducer(
+        up.address,
+        topic,
+        partition_count=3,
+        per_s=3_000,
+        padding=b"x" * 500,
+        **{"enable.idempotence": False, "retries": 0, "message.timeout.ms": 3_000},
+    )
+    wait_until(lambda: len(producer.acknowledged) > 500, what="the load")
+    start_s = time.monotonic()
+    assert up.stop() == 0
+    assert time.monotonic() - start_s < 8
+    producer.stop()
+    assert len(producer.acknowledged) + len(producer.failed) == producer.sent_count
+    up.start()
+    found = read_all(up.address, topic, 3)
+    check_acknowledged(producer, found)
+    assert len(found) == len(producer.acknowledged), "records are there whose producer heard that they are not"
+    assert up.stop() == 0
+    assert not check_consistency(cluster.metadata_path, cluster.store_url).orphans
+
+
+def test_idempotent_producers_do_not_notice_a_rolling_restart(cluster: Cluster) -> None:
+    control = cluster.control()
+    agents = [cluster.agent(f"agent-{number}", control=control) for number in range(2)]
+    topic = create_topic(cluster.bootstrap(), 3)
+    producer = SteadyProducer(cluster.bootstrap(), topic, partition_count=3, **{"enable.idempotence": True})
+    wait_until(lambda: len(producer.acknowledged) > 100, what="the load")
+    for process in (*agents, control):
+        assert process.stop() == 0
+        process.start()
+    before = len(producer.acknowledged)
+    wait_until(lambda: len(producer.acknowledged) > before + 100, what="the load after the restarts")
+    producer.stop()
+    assert not producer.failed
+    found = read_all(cluster.bootstrap(), topic, 3)
+    assert len(found) == producer.sent_count
+    check_acknowledged(producer, found)
+
+
+def test_a_waiting_consumer_does_not_hold_up_the_stop(cluster: Cluster) -> None:
+    up = cluster.up()
+    topic = create_topic(up.address)
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": up.address,
+            "group.id": "waiting",
+            "fetch.wait.max.ms": 30_000,
+            "socket.timeout.ms": 60_000,
+        }
+    )
+    consumer.subscribe([topic])
+    assert consumer.poll(1.5) is None  # until it waits
+    start_s = time.monotonic()
+    assert up.stop() == 0
+    assert time.monotonic() - start_s < 5
+    consumer.close()
