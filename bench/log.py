@@ -9,15 +9,16 @@ Every figure is the median of three runs after a warm-up. README.md says what ea
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import platform
-import resource
 import statistics
 import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from _load import (
     produce_one_by_one,
     produce_small,
 )
-from _sequencer import Committed, SequencerLoad
+from _sequencer import EXTENTS_PER_OBJECT, Committed, SequencerLoad
 from braidlog import __version__
 
 RUNS = 3
@@ -67,13 +68,13 @@ class Scale:
     """How much is done. All runs of a scenario share a broker, so three of them must fit into memory."""
 
     def __init__(self, quick: bool) -> None:
-        self.produce_batches = 300 if quick else 750
+        self.produce_batches = 240 if quick else 750
         self.consume_batches_per_partition = 28
         self.consume_rounds = 1 if quick else 4
-        self.small_requests = 20_000 if quick else 80_000
+        self.small_requests = 8_192 if quick else 81_920
         self.latency_requests = 60 if quick else 300
-        self.sequencer_objects = 1_600 if quick else 5_600
-        self.confluent_records = 100_000 if quick else 500_000
+        self.sequencer_objects = 640 if quick else 5_600
+        self.confluent_records = 60_000 if quick else 500_000
 
 
 def main() -> int:
@@ -82,6 +83,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="less of everything: under a minute")
     parser.add_argument("--only", choices=sorted(SCENARIOS), action="append", help="repeat for more; all by default")
     options = parser.parse_args()
+    gc.disable()  # a pause of the client's would be taken for one of the broker's
     scale = Scale(options.quick)
     figures: Figures = {}
     for name in options.only or SCENARIOS:
@@ -114,19 +116,28 @@ def round_figure(value: float) -> float:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
-def median_of_runs(broker: Process, run: Callable[[], Served], *, fresh_bytes: int = 0) -> tuple[float, float, float]:
-    """Medians: CPU seconds per GB, CPU microseconds per request, MB/s. `fresh_bytes`: what a run adds to memory."""
+@dataclass(frozen=True, slots=True)
+class Medians:
+    """Over the runs."""
+
+    cpu_s_per_gb: float
+    cpu_us_per_request: float
+    mb_per_s: float
+
+
+def median_of_runs(broker: Process, run: Callable[[], Served], before: Callable[[], None] | None = None) -> Medians:
+    """`before` prepares each run and is not measured."""
     per_gb, per_request, mb_per_s = [], [], []
     for _ in range(RUNS):
-        if fresh_bytes:
-            prime_memory(min(fresh_bytes, available_memory_bytes() // 2))
-        before_s = broker.cpu_s()
+        if before is not None:
+            before()
+        start_s = broker.cpu_s()
         served = run()
-        spent_s = broker.cpu_s() - before_s
+        spent_s = broker.cpu_s() - start_s
         per_gb.append(spent_s / (served.record_bytes / GB))
         per_request.append(spent_s * 1e6 / served.request_count)
         mb_per_s.append(served.record_bytes / MB / served.elapsed_s)
-    return statistics.median(per_gb), statistics.median(per_request), statistics.median(mb_per_s)
+    return Medians(statistics.median(per_gb), statistics.median(per_request), statistics.median(mb_per_s))
 
 
 def create_topic(address: Address, topic: str, partitions: int) -> None:
@@ -168,12 +179,12 @@ def produce_to_file(scale: Scale) -> Figures:
         create_topic(address, TOPIC, PARTITIONS)
         produce_load(address, batch, 100)
         puts_before = broker.metric("braidlog_store_requests_total", operation="put")
-        per_gb, _, mb_per_s = median_of_runs(broker, lambda: produce_load(address, batch, scale.produce_batches))
+        medians = median_of_runs(broker, lambda: produce_load(address, batch, scale.produce_batches))
         puts = int(broker.metric("braidlog_store_requests_total", operation="put") - puts_before)
         produced_gb = RUNS * scale.produce_batches * BATCH_VALUE_BYTES / GB
         figures: Figures = {
-            "produce_file_cpu_s_per_gb": per_gb,
-            "produce_file_mb_per_s": mb_per_s,
+            "produce_file_cpu_s_per_gb": medians.cpu_s_per_gb,
+            "produce_file_mb_per_s": medians.mb_per_s,
             "produced_gb": produced_gb,
             "puts": puts,
             "usd": bill(Usage(put_count=puts), S3_STANDARD, elapsed_s=0).total_usd,
@@ -265,12 +276,18 @@ def produce_to_memory(scale: Scale) -> Figures:
         address = broker.address("kafka")
         create_topic(address, TOPIC, PARTITIONS)
         produce_load(address, batch, 100)
-        per_gb, _, mb_per_s = median_of_runs(
+        fresh_bytes = min(scale.produce_batches * len(batch), available_memory_bytes() // 2)
+        primed_s: list[float] = []
+        medians = median_of_runs(
             broker,
             lambda: produce_load(address, batch, scale.produce_batches),
-            fresh_bytes=scale.produce_batches * len(batch) * 3 // 2,
+            before=lambda: primed_s.append(prime_memory(fresh_bytes)),
         )
-        return {"produce_memory_cpu_s_per_gb": per_gb, "produce_memory_mb_per_s": mb_per_s}
+        return {
+            "produce_memory_cpu_s_per_gb": medians.cpu_s_per_gb,
+            "produce_memory_mb_per_s": medians.mb_per_s,
+            "fresh_memory_cpu_s_per_gb": statistics.median(primed_s) / (fresh_bytes / GB),
+        }
 
 
 def consume_from_cache(scale: Scale) -> Figures:
@@ -298,10 +315,10 @@ def consume_from_cache(scale: Scale) -> Figures:
 
         run(1, verify=True)
         gets_before = broker.metric("braidlog_store_requests_total", operation="get")
-        per_gb, _, mb_per_s = median_of_runs(broker, lambda: run(scale.consume_rounds))
+        medians = median_of_runs(broker, lambda: run(scale.consume_rounds))
         if broker.metric("braidlog_store_requests_total", operation="get") != gets_before:
             raise RuntimeError("the data did not fit into the cache")
-        return {"consume_cpu_s_per_gb": per_gb, "consume_mb_per_s": mb_per_s}
+        return {"consume_cpu_s_per_gb": medians.cpu_s_per_gb, "consume_mb_per_s": medians.mb_per_s}
 
 
 def small_requests(scale: Scale) -> Figures:
@@ -333,18 +350,19 @@ def small_requests(scale: Scale) -> Figures:
             )
 
         plain(scale.small_requests // 4)
-        _, per_request_us, mb_per_s = median_of_runs(broker, lambda: plain(scale.small_requests))
-        _, idempotent_us, _ = median_of_runs(broker, idempotent)
+        medians = median_of_runs(broker, lambda: plain(scale.small_requests))
         return {
-            "small_us_per_request": per_request_us,
-            "small_requests_per_s": mb_per_s * MB / RECORD_VALUE_BYTES,
-            "small_idempotent_us_per_request": idempotent_us,
+            "small_us_per_request": medians.cpu_us_per_request,
+            "small_requests_per_s": medians.mb_per_s * MB / RECORD_VALUE_BYTES,
+            "small_idempotent_us_per_request": median_of_runs(broker, idempotent).cpu_us_per_request,
         }
 
 
 def sequence_objects(scale: Scale) -> Figures:
-    with Process("control", store="file") as control:
-        runs, cpu_us_per_extent = asyncio.run(_sequence(control, scale))
+    import uvloop
+
+    with Process("control", store="file") as control, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runs, cpu_us_per_extent = runner.run(_sequence(control, scale))
     return {
         "sequencer_extents_per_s": statistics.median(run.extents_per_s for run in runs),
         **{
@@ -354,7 +372,6 @@ def sequence_objects(scale: Scale) -> Figures:
             for percent in (50, 99)
         },
         "sequencer_cpu_us_per_extent": cpu_us_per_extent,
-        "sequencer_client_cpu_s": resource.getrusage(resource.RUSAGE_SELF).ru_utime,
     }
 
 
@@ -370,7 +387,7 @@ async def _sequence(control: Process, scale: Scale) -> tuple[list[Committed], fl
         await load.run(scale.sequencer_objects // 4)
         before_s = control.cpu_s()
         runs = [await load.run(scale.sequencer_objects) for _ in range(RUNS)]
-        extent_count = RUNS * scale.sequencer_objects * 50
+        extent_count = RUNS * scale.sequencer_objects * EXTENTS_PER_OBJECT
         return runs, (control.cpu_s() - before_s) * 1e6 / extent_count
     finally:
         await remote.close()
