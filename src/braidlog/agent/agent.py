@@ -19,7 +19,7 @@ from braidlog.agent.session import AgentSession
 from braidlog.agent.view import ClusterView
 from braidlog.cache.blocks import BlockCache
 from braidlog.control.interface import ControlPlane
-from braidlog.cost.prices import price_for, puts_per_s_for_budget
+from braidlog.cost.prices import PRICES, price_for, puts_per_s_for_budget
 from braidlog.objects.store import Store
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
@@ -40,6 +40,8 @@ log = structlog.get_logger(__name__)
 EARLY_BURST_S = 2.0
 """The budget saves up this many seconds of early uploads, for writes that come in small bursts."""
 DRAIN_TIMEOUT_S = 10.0
+SEQUENCING_SHARE = 1 / 3
+"""Of a produce request's time: the rest is for its upload."""
 
 
 class Agent:
@@ -99,7 +101,7 @@ class Agent:
             self.control,
             self.clock,
             self.entropy.fork("sequencing"),
-            deadline_s=settings.request_timeout_ms / 1000,
+            deadline_s=settings.request_timeout_ms / 1000 * SEQUENCING_SHARE,
             tasks=self._uploads,
         )
         uploader = Uploader(
@@ -114,9 +116,8 @@ class Agent:
             on_finished=lambda: self._batcher.uploaded(),
             tasks=self._uploads,
         )
-        puts_per_s = min(
-            puts_per_s_for_budget(settings.upload_budget_usd_month, price_for(self.store.url)), EARLY_PUTS_PER_S_MAX
-        )
+        price = PRICES.get(settings.store_price) or price_for(self.store.url)
+        puts_per_s = min(puts_per_s_for_budget(settings.upload_budget_usd_month, price), EARLY_PUTS_PER_S_MAX)
         return Batcher(
             Order(uploader),
             CloseThresholds(

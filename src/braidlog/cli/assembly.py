@@ -7,7 +7,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from braidlog.control.settings import ControlSettings
 from braidlog.cost.prices import PRICES
 from braidlog.objects.metered import MeteredStore, StoreMetrics
 from braidlog.objects.open import open_store
+from braidlog.objects.retrying import DEFAULT_RETRY, RetryPolicy
 from braidlog.objects.store import Store
 from braidlog.runtime.allocator import keep_freed_memory
 from braidlog.runtime.clock import Clock, SystemClock
@@ -31,7 +32,7 @@ from braidlog.runtime.quantities import Address
 from braidlog.runtime.settings import AgentSettings, ControlPlaneSettings, Settings
 
 if TYPE_CHECKING:
-    from braidlog.agent.agent import Agent
+    from braidlog.agent.agent import SEQUENCING_SHARE, Agent
 
 CLUSTER_RESOURCE = 4
 SWEEP_INTERVAL_S_MAX = 60.0
@@ -85,7 +86,9 @@ async def run_embedded(settings: Settings, surroundings: Surroundings | None = N
     keep_freed_memory()
     around = surroundings or Surroundings.of_this_machine()
     async with AsyncExitStack() as stack:
-        store = await _open_store(stack, settings.agent.store_url, around, settings.agent.store_price)
+        store = await _open_store(
+            stack, settings.agent.store_url, around, settings.agent.store_price, upload_retry(settings.agent)
+        )
         service = await _start_control(stack, settings.control, store, around)
         agent = await _start_agent(stack, settings.agent, service, store, around)
         ready = _all_well(_fenced(service), _serving(agent))
@@ -101,7 +104,7 @@ async def run_agent(settings: AgentSettings, surroundings: Surroundings | None =
     keep_freed_memory()
     around = surroundings or Surroundings.of_this_machine()
     async with AsyncExitStack() as stack:
-        store = await _open_store(stack, settings.store_url, around, settings.store_price)
+        store = await _open_store(stack, settings.store_url, around, settings.store_price, upload_retry(settings))
         control = RemoteControl(str(settings.control), clock=around.clock, entropy=around.entropy.fork("control"))
         stack.push_async_callback(control.close)
         agent = await _start_agent(stack, settings, control, store, around)
@@ -131,15 +134,23 @@ async def run_control(
         yield Endpoints(control_service=service, control=Address.parse(server.address), metrics=metrics)
 
 
-async def _open_store(stack: AsyncExitStack, url: str, around: Surroundings, price: str = "auto") -> Store:
+async def _open_store(
+    stack: AsyncExitStack, url: str, around: Surroundings, price: str = "auto", retry: RetryPolicy = DEFAULT_RETRY
+) -> Store:
     figures = StoreMetrics(around.metrics.registry)
 
     def metered(inner: Store) -> Store:
         return MeteredStore(inner, figures, clock=around.clock, price=PRICES.get(price))
 
-    store = open_store(url, clock=around.clock, entropy=around.entropy.fork("store"), wrap=[metered])
+    store = open_store(url, clock=around.clock, entropy=around.entropy.fork("store"), retry=retry, wrap=[metered])
     stack.push_async_callback(store.close)
     return store
+
+
+def upload_retry(settings: AgentSettings) -> RetryPolicy:
+    """A produce request's time is shared: what the upload does not use up is left for sequencing."""
+    deadline_s = settings.request_timeout_ms / 1000 * (1 - SEQUENCING_SHARE)
+    return replace(DEFAULT_RETRY, deadline_s=deadline_s, attempt_timeout_s=max(deadline_s / 2, 1.0))
 
 
 async def _start_control(

@@ -16,14 +16,14 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
 # ── positions and what the change feed carries ────────────────────────────────────────────────────────────────────
 
 
-class FeedPosition(Message, gc=False):
+class FeedPosition(Message, frozen=True, gc=False):
     """A place in the change feed. A new fencing epoch restarts the revisions: a reader then reloads the snapshot."""
 
     fencing_epoch: int
     revision: int
 
 
-class AgentInfo(Message):
+class AgentInfo(Message, frozen=True):
     node_id: int
     incarnation: str
     host: str
@@ -33,7 +33,7 @@ class AgentInfo(Message):
     """Clients' `client.rack` is compared with it."""
 
 
-class TopicInfo(Message):
+class TopicInfo(Message, frozen=True):
     topic_id: bytes
     name: str
     partition_ids: list[int]
@@ -45,7 +45,7 @@ class TopicInfo(Message):
     created_ms: int
 
 
-class PartitionBounds(Message, gc=False):
+class PartitionBounds(Message, frozen=True, gc=False):
     """Offsets [log_start_offset, high_watermark) of a partition can be read."""
 
     partition_id: int
@@ -54,7 +54,7 @@ class PartitionBounds(Message, gc=False):
     size_bytes: int
 
 
-class IndexedExtent(Message, gc=False):
+class IndexedExtent(Message, frozen=True, gc=False):
     """Where a run of offsets [base_offset, end_offset) of a partition lies."""
 
     partition_id: int
@@ -67,45 +67,45 @@ class IndexedExtent(Message, gc=False):
     timestamp_ms_max: int
 
 
-class StoredObject(Message, gc=False):
+class StoredObject(Message, frozen=True, gc=False):
     number: int
     """Short internal number, never reused."""
     key: str
     size: int
 
 
-class ObjectSequenced(Message, tag="object"):
+class ObjectSequenced(Message, frozen=True, tag="object"):
     """An object was sequenced: its extents are readable from now on."""
 
     object: StoredObject
     extents: list[IndexedExtent]
 
 
-class TopicChanged(Message, tag="topic"):
+class TopicChanged(Message, frozen=True, tag="topic"):
     """A topic was created, got partitions or got other configs."""
 
     topic: TopicInfo
 
 
-class TopicRemoved(Message, tag="topic-removed"):
+class TopicRemoved(Message, frozen=True, tag="topic-removed"):
     topic_id: bytes
 
 
-class BoundsChanged(Message, tag="bounds"):
+class BoundsChanged(Message, frozen=True, tag="bounds"):
     """Records were removed from the front of a partition (retention, DeleteRecords)."""
 
     bounds: PartitionBounds
 
 
-class AgentChanged(Message, tag="agent"):
+class AgentChanged(Message, frozen=True, tag="agent"):
     agent: AgentInfo
 
 
-class AgentRemoved(Message, tag="agent-removed"):
+class AgentRemoved(Message, frozen=True, tag="agent-removed"):
     node_id: int
 
 
-class ClusterConfigChanged(Message, tag="cluster-config"):
+class ClusterConfigChanged(Message, frozen=True, tag="cluster-config"):
     configs: dict[str, str]
 
 
@@ -114,11 +114,11 @@ FeedEvent = (
 )
 
 
-class SnapshotRequest(Message):
+class SnapshotRequest(Message, frozen=True):
     pass
 
 
-class Snapshot(Message):
+class Snapshot(Message, frozen=True):
     """Everything an agent must know to serve; from here on it follows the feed."""
 
     position: FeedPosition
@@ -129,12 +129,12 @@ class Snapshot(Message):
     cluster_configs: dict[str, str]
 
 
-class FeedRequest(Message):
+class FeedRequest(Message, frozen=True):
     after: FeedPosition
     wait_ms: int
 
 
-class FeedPage(Message):
+class FeedPage(Message, frozen=True):
     """Durable changes in (request.after, position]. With `reload` the reader has missed some: take a new snapshot."""
 
     position: FeedPosition
@@ -145,7 +145,7 @@ class FeedPage(Message):
 # ── agents ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class RegisterAgent(Message):
+class RegisterAgent(Message, frozen=True):
     incarnation: str
     host: str
     port: int
@@ -154,7 +154,7 @@ class RegisterAgent(Message):
     """-1: the node id that this address had last, or the next free one."""
 
 
-class Registered(Message):
+class Registered(Message, frozen=True):
     node_id: int
     cluster_id: str
     write_epoch: int
@@ -162,11 +162,11 @@ class Registered(Message):
     heartbeat_interval_ms: int
 
 
-class AgentHeartbeat(Message):
+class AgentHeartbeat(Message, frozen=True):
     incarnation: str
 
 
-class HeartbeatAnswer(Message):
+class HeartbeatAnswer(Message, frozen=True):
     known: bool
     """False: register again."""
     write_epoch: int
@@ -174,18 +174,18 @@ class HeartbeatAnswer(Message):
     fencing_epoch: int
 
 
-class AgentLeave(Message):
+class AgentLeave(Message, frozen=True):
     incarnation: str
 
 
-class Done(Message):
+class Done(Message, frozen=True):
     pass
 
 
 # ── catalog ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class NewTopic(Message):
+class NewTopic(Message, frozen=True):
     name: str
     partition_count: int
     """-1: the cluster's `num.partitions`."""
@@ -193,45 +193,45 @@ class NewTopic(Message):
     configs: dict[str, str] = {}
 
 
-class CreateTopics(Message):
+class CreateTopics(Message, frozen=True):
     topics: list[NewTopic]
     validate_only: bool = False
 
 
-class TopicOutcome(Message):
+class TopicOutcome(Message, frozen=True):
     name: str
     error_code: int
     error_message: str = ""
     topic: TopicInfo | None = None
 
 
-class TopicOutcomes(Message):
+class TopicOutcomes(Message, frozen=True):
     outcomes: list[TopicOutcome]
 
 
-class TopicRef(Message):
+class TopicRef(Message, frozen=True):
     """By name, or by id where the name is empty."""
 
     name: str
     topic_id: bytes = b""
 
 
-class DeleteTopics(Message):
+class DeleteTopics(Message, frozen=True):
     topics: list[TopicRef]
 
 
-class PartitionGrowth(Message):
+class PartitionGrowth(Message, frozen=True):
     name: str
     partition_count: int
     """The new total."""
 
 
-class CreatePartitions(Message):
+class CreatePartitions(Message, frozen=True):
     topics: list[PartitionGrowth]
     validate_only: bool = False
 
 
-class ConfigChange(Message):
+class ConfigChange(Message, frozen=True):
     """`value` None removes the setting (SET) or is not used (DELETE)."""
 
     name: str
@@ -240,7 +240,7 @@ class ConfigChange(Message):
     value: str | None
 
 
-class AlterConfigs(Message):
+class AlterConfigs(Message, frozen=True):
     """With `replace`, what is not named goes back to its default (Kafka's AlterConfigs)."""
 
     resource_type: int
@@ -251,7 +251,7 @@ class AlterConfigs(Message):
     validate_only: bool = False
 
 
-class Outcome(Message):
+class Outcome(Message, frozen=True):
     error_code: int
     error_message: str = ""
 
@@ -259,7 +259,7 @@ class Outcome(Message):
 # ── sequencer and index ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-class CommitObject(Message):
+class CommitObject(Message, frozen=True):
     """Sequence an uploaded object. Idempotent by the nonce in its footer."""
 
     key: str
@@ -268,7 +268,7 @@ class CommitObject(Message):
     """The footer's msgpack bytes, as they stand in the object (no trailer)."""
 
 
-class BatchVerdict(Message, gc=False):
+class BatchVerdict(Message, frozen=True, gc=False):
     """What became of a batch: appended at `base_offset`, a duplicate of one already there, or refused."""
 
     error_code: int
@@ -276,12 +276,12 @@ class BatchVerdict(Message, gc=False):
     duplicate: bool = False
 
 
-class ExtentVerdict(Message):
+class ExtentVerdict(Message, frozen=True):
     log_start_offset: int
     verdicts: list[BatchVerdict]
 
 
-class ObjectVerdict(Message):
+class ObjectVerdict(Message, frozen=True):
     """By extent, in the footer's order. `error_code` other than 0 refuses the object as a whole (write epoch too old)."""
 
     error_code: int
@@ -289,7 +289,7 @@ class ObjectVerdict(Message):
     error_message: str = ""
 
 
-class FindExtents(Message):
+class FindExtents(Message, frozen=True):
     """The extents that hold `offset` and what follows, at least one, up to about `bytes_max`."""
 
     partition_id: int
@@ -298,7 +298,7 @@ class FindExtents(Message):
     extents_max: int = 1000
 
 
-class FoundExtents(Message):
+class FoundExtents(Message, frozen=True):
     bounds: PartitionBounds
     """Of the same moment as the extents."""
     extents: list[IndexedExtent]
@@ -307,31 +307,31 @@ class FoundExtents(Message):
     """False: there is no such partition (any more)."""
 
 
-class FindTimestamp(Message):
+class FindTimestamp(Message, frozen=True):
     """The first extent that may hold a record with this timestamp or a later one; with -1, the one with the highest."""
 
     partition_id: int
     timestamp_ms: int
 
 
-class DeleteRecords(Message):
+class DeleteRecords(Message, frozen=True):
     partition_id: int
     before_offset: int
     """-1: the high watermark."""
 
 
-class DeletedRecords(Message):
+class DeletedRecords(Message, frozen=True):
     error_code: int
     log_start_offset: int
 
 
-class BoundsRequest(Message):
+class BoundsRequest(Message, frozen=True):
     """The bounds as they are now, not as the feed last told: what ListOffsets and external consistency need."""
 
     partition_ids: list[int]
 
 
-class BoundsAnswer(Message):
+class BoundsAnswer(Message, frozen=True):
     """In the order asked for; a partition that is gone is missing."""
 
     bounds: list[PartitionBounds]
@@ -340,14 +340,14 @@ class BoundsAnswer(Message):
 # ── producers ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class InitProducerId(Message):
+class InitProducerId(Message, frozen=True):
     transactional_id: str | None
     transaction_timeout_ms: int
     producer_id: int = -1
     producer_epoch: int = -1
 
 
-class ProducerIdentity(Message):
+class ProducerIdentity(Message, frozen=True):
     error_code: int
     producer_id: int
     producer_epoch: int
@@ -356,12 +356,12 @@ class ProducerIdentity(Message):
 # ── consumer groups (the classic protocol) ────────────────────────────────────────────────────────────────────────
 
 
-class JoinProtocol(Message):
+class JoinProtocol(Message, frozen=True):
     name: str
     metadata: bytes
 
 
-class JoinGroup(Message):
+class JoinGroup(Message, frozen=True):
     group_id: str
     member_id: str
     group_instance_id: str | None
@@ -376,13 +376,13 @@ class JoinGroup(Message):
     reason: str = ""
 
 
-class JoinMember(Message):
+class JoinMember(Message, frozen=True):
     member_id: str
     group_instance_id: str | None
     metadata: bytes
 
 
-class JoinAnswer(Message):
+class JoinAnswer(Message, frozen=True):
     error_code: int
     generation_id: int
     protocol_type: str | None
@@ -394,12 +394,12 @@ class JoinAnswer(Message):
     skip_assignment: bool = False
 
 
-class SyncAssignment(Message):
+class SyncAssignment(Message, frozen=True):
     member_id: str
     assignment: bytes
 
 
-class SyncGroup(Message):
+class SyncGroup(Message, frozen=True):
     group_id: str
     generation_id: int
     member_id: str
@@ -409,37 +409,37 @@ class SyncGroup(Message):
     assignments: list[SyncAssignment]
 
 
-class SyncAnswer(Message):
+class SyncAnswer(Message, frozen=True):
     error_code: int
     protocol_type: str | None
     protocol_name: str | None
     assignment: bytes
 
 
-class GroupHeartbeat(Message):
+class GroupHeartbeat(Message, frozen=True):
     group_id: str
     generation_id: int
     member_id: str
     group_instance_id: str | None
 
 
-class LeavingMember(Message):
+class LeavingMember(Message, frozen=True):
     member_id: str
     group_instance_id: str | None
     reason: str = ""
 
 
-class LeaveGroup(Message):
+class LeaveGroup(Message, frozen=True):
     group_id: str
     members: list[LeavingMember]
 
 
-class LeaveAnswer(Message):
+class LeaveAnswer(Message, frozen=True):
     error_code: int
     member_error_codes: list[int]
 
 
-class OffsetToCommit(Message):
+class OffsetToCommit(Message, frozen=True):
     topic_id: bytes
     partition: int
     offset: int
@@ -447,7 +447,7 @@ class OffsetToCommit(Message):
     metadata: str
 
 
-class CommitOffsets(Message):
+class CommitOffsets(Message, frozen=True):
     """`generation_id` -1 and an empty member id: a consumer outside any group (`assign()`) or an admin client."""
 
     group_id: str
@@ -457,20 +457,20 @@ class CommitOffsets(Message):
     offsets: list[OffsetToCommit]
 
 
-class CommitOffsetsAnswer(Message):
+class CommitOffsetsAnswer(Message, frozen=True):
     """One code per offset, in order."""
 
     error_codes: list[int]
 
 
-class FetchOffsets(Message):
+class FetchOffsets(Message, frozen=True):
     """`partitions` None asks for all that the group has."""
 
     group_id: str
     partitions: list[tuple[bytes, int]] | None
 
 
-class CommittedOffset(Message):
+class CommittedOffset(Message, frozen=True):
     topic_id: bytes
     partition: int
     offset: int
@@ -479,29 +479,29 @@ class CommittedOffset(Message):
     metadata: str
 
 
-class FetchOffsetsAnswer(Message):
+class FetchOffsetsAnswer(Message, frozen=True):
     error_code: int
     offsets: list[CommittedOffset]
 
 
-class DeleteOffsets(Message):
+class DeleteOffsets(Message, frozen=True):
     group_id: str
     partitions: list[tuple[bytes, int]]
 
 
-class DeleteOffsetsAnswer(Message):
+class DeleteOffsetsAnswer(Message, frozen=True):
     error_code: int
     error_codes: list[int]
 
 
-class ListGroups(Message):
+class ListGroups(Message, frozen=True):
     """Empty filters match everything."""
 
     states: list[str] = []
     types: list[str] = []
 
 
-class GroupListing(Message):
+class GroupListing(Message, frozen=True):
     group_id: str
     protocol_type: str
     state: str
@@ -509,15 +509,15 @@ class GroupListing(Message):
     group_type: str = "classic"
 
 
-class GroupListings(Message):
+class GroupListings(Message, frozen=True):
     groups: list[GroupListing]
 
 
-class DescribeGroups(Message):
+class DescribeGroups(Message, frozen=True):
     group_ids: list[str]
 
 
-class MemberDescription(Message):
+class MemberDescription(Message, frozen=True):
     member_id: str
     group_instance_id: str | None
     client_id: str
@@ -526,7 +526,7 @@ class MemberDescription(Message):
     assignment: bytes
 
 
-class GroupDescription(Message):
+class GroupDescription(Message, frozen=True):
     error_code: int
     group_id: str
     state: str
@@ -535,15 +535,15 @@ class GroupDescription(Message):
     members: list[MemberDescription]
 
 
-class GroupDescriptions(Message):
+class GroupDescriptions(Message, frozen=True):
     groups: list[GroupDescription]
 
 
-class DeleteGroups(Message):
+class DeleteGroups(Message, frozen=True):
     group_ids: list[str]
 
 
-class GroupOutcomes(Message):
+class GroupOutcomes(Message, frozen=True):
     """One code per group, in order."""
 
     error_codes: list[int]
@@ -565,7 +565,9 @@ class ControlPlane(Protocol):
     # catalog
     async def create_topics(self, request: CreateTopics, *, timeout_s: float | None = None) -> TopicOutcomes: ...
     async def delete_topics(self, request: DeleteTopics, *, timeout_s: float | None = None) -> TopicOutcomes: ...
-    async def create_partitions(self, request: CreatePartitions, *, timeout_s: float | None = None) -> TopicOutcomes: ...
+    async def create_partitions(
+        self, request: CreatePartitions, *, timeout_s: float | None = None
+    ) -> TopicOutcomes: ...
     async def alter_configs(self, request: AlterConfigs, *, timeout_s: float | None = None) -> Outcome: ...
 
     # sequencer and index
@@ -576,18 +578,26 @@ class ControlPlane(Protocol):
     async def delete_records(self, request: DeleteRecords, *, timeout_s: float | None = None) -> DeletedRecords: ...
 
     # producers
-    async def init_producer_id(self, request: InitProducerId, *, timeout_s: float | None = None) -> ProducerIdentity: ...
+    async def init_producer_id(
+        self, request: InitProducerId, *, timeout_s: float | None = None
+    ) -> ProducerIdentity: ...
 
     # consumer groups
     async def join_group(self, request: JoinGroup, *, timeout_s: float | None = None) -> JoinAnswer: ...
     async def sync_group(self, request: SyncGroup, *, timeout_s: float | None = None) -> SyncAnswer: ...
     async def heartbeat_group(self, request: GroupHeartbeat, *, timeout_s: float | None = None) -> Outcome: ...
     async def leave_group(self, request: LeaveGroup, *, timeout_s: float | None = None) -> LeaveAnswer: ...
-    async def commit_offsets(self, request: CommitOffsets, *, timeout_s: float | None = None) -> CommitOffsetsAnswer: ...
+    async def commit_offsets(
+        self, request: CommitOffsets, *, timeout_s: float | None = None
+    ) -> CommitOffsetsAnswer: ...
     async def fetch_offsets(self, request: FetchOffsets, *, timeout_s: float | None = None) -> FetchOffsetsAnswer: ...
-    async def delete_offsets(self, request: DeleteOffsets, *, timeout_s: float | None = None) -> DeleteOffsetsAnswer: ...
+    async def delete_offsets(
+        self, request: DeleteOffsets, *, timeout_s: float | None = None
+    ) -> DeleteOffsetsAnswer: ...
     async def list_groups(self, request: ListGroups, *, timeout_s: float | None = None) -> GroupListings: ...
-    async def describe_groups(self, request: DescribeGroups, *, timeout_s: float | None = None) -> GroupDescriptions: ...
+    async def describe_groups(
+        self, request: DescribeGroups, *, timeout_s: float | None = None
+    ) -> GroupDescriptions: ...
     async def delete_groups(self, request: DeleteGroups, *, timeout_s: float | None = None) -> GroupOutcomes: ...
 
     async def close(self) -> None: ...

@@ -156,7 +156,12 @@ class ControlService:
             full_sweep_interval_ms=int(settings.full_sweep_interval_s * 1000),
         )
         self.groups = GroupCoordinator(
-            metadata, clock, self._entropy.fork(f"groups/{epoch}"), settings.groups, self._partition_exists
+            metadata,
+            clock,
+            self._entropy.fork(f"groups/{epoch}"),
+            settings.groups,
+            self._partition_exists,
+            self._topic_name,
         )
         await self.recent.recover()
         await self.catalog.load()
@@ -197,6 +202,10 @@ class ControlService:
     def _partition_exists(self, topic_id: bytes, index: int) -> bool:
         return self.catalog.partition(topic_id, index) is not None
 
+    def _topic_name(self, topic_id: bytes) -> str | None:
+        topic = self.catalog.topics.get(topic_id)
+        return topic.info.name if topic is not None else None
+
     # ── what runs on its own ──────────────────────────────────────────────────────────────────────────────────────
 
     def _start_loops(self) -> None:
@@ -207,6 +216,7 @@ class ControlService:
             ("retention", settings.retention_interval_s, self.retention.run_once),
             ("sweeper", settings.sweep_interval_s, self.sweeper.run_once),
             ("producer expiry", settings.producer_expiration_s / 24, self.producers.expire_once),
+            ("group expiry", settings.group_expiry_interval_s, self.groups.expire_once),
         ]
         self._loops = [
             asyncio.create_task(self._repeat(name, interval_s, step), name=name) for name, interval_s, step in steps

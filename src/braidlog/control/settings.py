@@ -23,6 +23,8 @@ class ControlSettings:
     """How long an object whose last extent was dropped stays, for reads that are under way."""
     retention_interval_s: float = 60.0
     producer_expiration_s: float = 24 * 3600.0
+    group_expiry_interval_s: float = 600.0
+    """How often offsets and groups that nobody uses any more are looked for."""
     producer_states_max: int = 1_000_000
     """Producer states (one per producer and partition) kept in memory."""
     recent_extents_max: int = 65_536

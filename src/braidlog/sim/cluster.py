@@ -120,12 +120,13 @@ class SimCluster:
 
     async def _run_agent(self, name: str, process: Process, entropy: Entropy) -> None:
         clock = SimClock(self.loop, process)
-        settings = AgentSettings(
-            listen=Address(name, KAFKA_PORT),
-            zone="",
-            upload_interval_ms=self.plan.upload_interval_ms,
-            upload_size_bytes=self.plan.upload_size_bytes,
-            cache_bytes=self.plan.cache_bytes,
+        settings = AgentSettings.model_validate(
+            {
+                "listen": Address(name, KAFKA_PORT),
+                "upload_interval_ms": self.plan.upload_interval_ms,
+                "upload_size_bytes": self.plan.upload_size_bytes,
+                "cache_bytes": self.plan.cache_bytes,
+            }
         )
         while True:
             control = RemoteControl(f"{CONTROL_HOST}:{CONTROL_PORT}", clock=clock, entropy=entropy.fork("rpc"))
