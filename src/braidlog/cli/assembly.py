@@ -32,7 +32,7 @@ from braidlog.runtime.quantities import Address
 from braidlog.runtime.settings import AgentSettings, ControlPlaneSettings, Settings
 
 if TYPE_CHECKING:
-    from braidlog.agent.agent import SEQUENCING_SHARE, Agent
+    from braidlog.agent.agent import Agent
 
 CLUSTER_RESOURCE = 4
 SWEEP_INTERVAL_S_MAX = 60.0
@@ -149,6 +149,8 @@ async def _open_store(
 
 def upload_retry(settings: AgentSettings) -> RetryPolicy:
     """A produce request's time is shared: what the upload does not use up is left for sequencing."""
+    from braidlog.agent.agent import SEQUENCING_SHARE
+
     deadline_s = settings.request_timeout_ms / 1000 * (1 - SEQUENCING_SHARE)
     return replace(DEFAULT_RETRY, deadline_s=deadline_s, attempt_timeout_s=max(deadline_s / 2, 1.0))
 
