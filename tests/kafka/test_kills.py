@@ -7,7 +7,7 @@ import pytest
 from tests.cluster import Cluster, Process
 from tests.kafka.clients import SteadyProducer
 from tests.kafka.consistency import Findings, check_consistency
-from tests.kafka.reading import check_acknowledged, check_idempotent, read_all
+from tests.kafka.reading import Tail, check_acknowledged, check_idempotent, read_all
 from tests.kafka.topics import create_topic
 
 PARTITIONS = 3
@@ -28,10 +28,12 @@ def run_kills(cluster: Cluster, agent: Process, victims: list[Process], count: i
         agent.address, idempotent_topic, partition_count=PARTITIONS, **{"enable.idempotence": True}
     )
     plain = SteadyProducer(agent.address, plain_topic, partition_count=PARTITIONS, **{"enable.idempotence": False})
+    tail = Tail(agent.address, idempotent_topic, PARTITIONS)
     kill_at_random(victims, count, seed=count, pause_s_max=pause_s_max)
     time.sleep(0.5)  # some records after the last kill
     idempotent.stop()
     plain.stop()
+    tail.stop()
     found = read_all(agent.address, idempotent_topic, PARTITIONS)
     found_plain = read_all(agent.address, plain_topic, PARTITIONS)
     for name in ("agent", "control", "up"):
@@ -40,6 +42,8 @@ def run_kills(cluster: Cluster, agent: Process, victims: list[Process], count: i
     findings = check_consistency(cluster.metadata_path, cluster.store_url)
     check_idempotent(idempotent, found, PARTITIONS)
     check_acknowledged(plain, found_plain)
+    assert tail.values
+    tail.check(found)
     assert findings.record_count == len(found) + len(found_plain)
     return findings
 

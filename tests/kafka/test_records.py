@@ -3,10 +3,11 @@
 import time
 from collections.abc import Callable
 
+import aiokafka
 import confluent_kafka
 import pytest
 from tests.kafka.clients import CLIENTS, CODECS, PYTHON_CLIENTS, KafkaClient, Record, has_kcat, without_place
-from tests.kafka.topics import admin_client, unique_name
+from tests.kafka.topics import admin_client, error_name, unique_name
 
 NewTopic = Callable[..., str]
 
@@ -158,3 +159,32 @@ def test_many_records_through_small_batches(bootstrap: str, new_topic: NewTopic)
     for number in range(3):
         mine = [record.value for record in found if (record.value or b"").startswith(b"%d " % number)]
         assert mine == [b"%d %d" % (number, i) for i in range(1_000)]
+
+
+async def test_idempotent_producers_of_aiokafka(bootstrap: str, new_topic: NewTopic) -> None:
+    topic = new_topic(partitions=2)
+    producer = aiokafka.AIOKafkaProducer(
+        bootstrap_servers=bootstrap, enable_idempotence=True, linger_ms=1, max_batch_size=2_000
+    )
+    await producer.start()
+    futures = [await producer.send(topic, b"%d" % i, partition=i % 2) for i in range(500)]
+    reports = [await future for future in futures]
+    await producer.stop()
+    assert [(report.partition, report.offset) for report in reports] == [(i % 2, i // 2) for i in range(500)]
+
+
+def test_a_topic_with_a_codec_of_its_own(bootstrap: str, new_topic: NewTopic) -> None:
+    """A topic may choose the codec itself: batches are recompressed, and read by everybody."""
+    topic = new_topic(compression_type="gzip")
+    records = some_records(50)
+    CLIENTS["confluent"].produce(bootstrap, topic, records, codec="zstd")
+    for name in PYTHON_CLIENTS:
+        assert without_place(CLIENTS[name].consume(bootstrap, topic, 50)) == records
+
+
+def test_a_compacted_topic_needs_keys(bootstrap: str, new_topic: NewTopic) -> None:
+    topic = new_topic(cleanup_policy="compact")
+    with pytest.raises(confluent_kafka.KafkaException) as caught:
+        CLIENTS["confluent"].produce(bootstrap, topic, [Record(b"no key")])
+    assert error_name(caught.value) == "INVALID_RECORD"
+    assert CLIENTS["confluent"].produce(bootstrap, topic, [Record(b"value", b"key")]) == [0]
