@@ -92,7 +92,7 @@ def main() -> int:
         started_s = time.perf_counter()
         figures |= SCENARIOS[name](scale)
         print(f"{name}: {time.perf_counter() - started_s:.1f} s", file=sys.stderr)
-    figures = {name: round_figure(value) for name, value in figures.items()} | surroundings(options.quick)
+    figures = {name: round_figure(value) for name, value in (figures | surroundings(options.quick)).items()}
     show(figures)
     text = json.dumps(figures, indent=2)
     if options.out is not None:
@@ -106,6 +106,7 @@ def surroundings(quick: bool) -> Figures:
     return {
         "quick": quick,
         "load_average": os.getloadavg()[0],
+        "python_loop_ns": python_loop_ns(),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "kernel": platform.release(),
@@ -114,7 +115,20 @@ def surroundings(quick: bool) -> Figures:
     }
 
 
-def round_figure(value: float) -> float:
+def python_loop_ns() -> float:
+    """CPU time of one turn of a fixed loop: neighbours on the same cores slow it down just as they do the broker."""
+    found: list[float] = []
+    turns = 500_000
+    for _ in range(5):
+        started_ns = time.process_time_ns()
+        slots: dict[int, tuple[int, int]] = {}
+        for turn in range(turns):
+            slots[turn & 1023] = (turn, turn)
+        found.append((time.process_time_ns() - started_ns) / turns)
+    return statistics.median(found)
+
+
+def round_figure(value: Any) -> Any:
     """Four digits are more than any figure here deserves."""
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
