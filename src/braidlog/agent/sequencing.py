@@ -31,12 +31,13 @@ class Sequencing:
         self._tasks = tasks
 
     def submit(self, draft: Draft) -> None:
-        self._tasks.spawn(self._sequence(draft))
+        # The time runs from here on: those that stand in line behind one another must not add up their waits.
+        self._tasks.spawn(self._sequence(draft, self._clock.monotonic_s() + self._deadline_s))
 
-    async def _sequence(self, draft: Draft) -> None:
+    async def _sequence(self, draft: Draft, deadline_s: float) -> None:
         try:
             await draft.wait_turn()
-            verdict = await self._commit(draft)
+            verdict = await self._commit(draft, deadline_s)
         except (ControlUnavailable, DeadlineExceeded) as error:
             # It may have been sequenced all the same: only the producer's own sequence numbers can tell.
             draft.fail(ErrorCode.not_enough_replicas_after_append, f"the control plane did not answer: {error}")
@@ -49,12 +50,13 @@ class Sequencing:
         else:
             self._acknowledge(draft, verdict)
 
-    async def _commit(self, draft: Draft) -> ObjectVerdict:
+    async def _commit(self, draft: Draft, deadline_s: float) -> ObjectVerdict:
         request = CommitObject(draft.key, len(draft.packed), draft.footer)
-        deadline_s = self._clock.monotonic_s() + self._deadline_s
         backoff_s = BACKOFF_S_FIRST
         while True:
             remaining_s = deadline_s - self._clock.monotonic_s()
+            if remaining_s <= 0:
+                raise ControlUnavailable("no time is left for it")
             try:
                 return await self._control.commit_object(request, timeout_s=max(remaining_s / 2, 0.001))
             except (ControlUnavailable, DeadlineExceeded):
