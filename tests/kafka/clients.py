@@ -303,6 +303,15 @@ def without_place(records: Sequence[Record]) -> list[Record]:
     return [replace(record, offset=-1, partition=0, timestamp_ms=None) for record in records]
 
 
+_steady_producers: list["SteadyProducer"] = []
+
+
+def abandon_steady_producers() -> None:
+    """End those that a failed test has left behind, so that they disturb no other."""
+    while _steady_producers:
+        _steady_producers.pop().abandon()
+
+
 class SteadyProducer:
     """Writes numbered records from a thread of its own until it is told to stop, and keeps what became of each."""
 
@@ -343,6 +352,7 @@ class SteadyProducer:
         )
         self._thread = threading.Thread(target=self._run, name=f"producer of {topic}", daemon=True)
         self._thread.start()
+        _steady_producers.append(self)
 
     def _on_error(self, error: confluent_kafka.KafkaError) -> None:
         if error.fatal():
@@ -390,8 +400,17 @@ class SteadyProducer:
         assert self._producer is not None
         left = self._producer.flush(timeout_s)
         self._producer = None  # its threads end
+        _steady_producers.remove(self)
         assert left == 0, f"{left} records were neither acknowledged nor failed within {timeout_s} s"
         assert not self.fatal, self.fatal
+
+    def abandon(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+        if self._producer is not None:
+            self._producer.purge()
+            self._producer.flush(1)
+            self._producer = None
 
 
 def numbers_by_partition(records: Sequence[Record]) -> dict[int, list[int]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster import Cluster, running_clusters
-from tests.kafka.clients import CLIENTS, KafkaClient, has_kcat
+from tests.kafka.clients import CLIENTS, KafkaClient, abandon_steady_producers, has_kcat
 from tests.kafka.topics import create_topic
 from tests.seaweed import running_seaweed, weed_binary
 
@@ -57,6 +57,12 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """A cluster of the test's own, to be killed at will. Nothing runs yet."""
     with Cluster(tmp_path / "cluster", settings=QUICK_SETTINGS) as cluster:
         yield cluster
+
+
+@pytest.fixture(autouse=True)
+def nobody_left_behind() -> Iterator[None]:
+    yield
+    abandon_steady_producers()
 
 
 @pytest.fixture(params=sorted(CLIENTS))

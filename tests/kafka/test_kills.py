@@ -4,7 +4,7 @@ import random
 import time
 
 import pytest
-from tests.cluster import Cluster, Process
+from tests.cluster import Cluster, Process, wait_until
 from tests.kafka.clients import SteadyProducer
 from tests.kafka.consistency import Findings, check_consistency
 from tests.kafka.reading import Tail, check_acknowledged, check_idempotent, read_all
@@ -89,9 +89,7 @@ def test_two_agents_and_one_is_killed(cluster: Cluster) -> None:
         )
         for _ in range(2)
     ]
-    time.sleep(1.0)
-    before = [len(producer.acknowledged) for producer in producers]
-    assert all(before)
+    wait_until(lambda: all(len(producer.acknowledged) > 100 for producer in producers), what="the load")
     agents[0].kill()
     time.sleep(0.5)
     for producer in producers:

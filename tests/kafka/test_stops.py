@@ -27,6 +27,14 @@ def write_epoch_floor(metadata: Path) -> int:
         connection.close()
 
 
+def try_to_produce(bootstrap: str, topic: str, value: bytes) -> bool:
+    try:
+        CLIENTS["confluent"].produce(bootstrap, topic, [Record(value)])
+    except confluent_kafka.KafkaException:
+        return False
+    return True
+
+
 def test_an_agent_that_slept_past_the_grace_can_only_fail(cluster: Cluster) -> None:
     """It had uploaded an object and not committed it. Meanwhile the floor has risen and the object was swept: the
     commit is refused, the producer hears of it, and what is written later is well."""
@@ -63,15 +71,7 @@ def test_an_agent_that_slept_past_the_grace_can_only_fail(cluster: Cluster) -> N
     assert "below the floor" in agent.log_path.read_text()
     # The client may well send it again by itself, and then it is another object.
     survivor = [] if outcomes[0] is not None else [b"too late"]
-
-    def write_again() -> bool:
-        try:
-            CLIENTS["confluent"].produce(agent.address, topic, [Record(b"after")])
-        except confluent_kafka.KafkaException:
-            return False
-        return True
-
-    wait_until(write_again, what="a write after the pause", timeout_s=20)
+    wait_until(lambda: try_to_produce(agent.address, topic, b"after"), what="a write after the pause")
     found = read_all(agent.address, topic, 1)
     assert [record.value for record in found] == [*(b"before %d" % i for i in range(10)), *survivor, b"after"]
     assert agent.stop() == 0
@@ -141,3 +141,41 @@ def test_a_waiting_consumer_does_not_hold_up_the_stop(cluster: Cluster) -> None:
     assert up.stop() == 0
     assert time.monotonic() - start_s < 5
     consumer.close()
+
+
+def test_requests_are_answered_in_time_while_the_control_plane_is_away(cluster: Cluster) -> None:
+    """Each within its own time, however many stand in line; and all is well when it is back."""
+    timeout_s = 3.0
+    cluster.settings.update({"request_timeout_ms": int(timeout_s * 1000)})
+    control = cluster.control()
+    agent = cluster.agent(control=control)
+    topic = create_topic(agent.address)
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": agent.address, "enable.idempotence": False, "retries": 0, "linger.ms": 0}
+    )
+    waits_s: list[float] = []
+    errors: list[confluent_kafka.KafkaError | None] = []
+
+    def send(value: bytes) -> None:
+        start_s = time.monotonic()
+
+        def report(error: confluent_kafka.KafkaError | None, _message: confluent_kafka.Message) -> None:
+            waits_s.append(time.monotonic() - start_s)
+            errors.append(error)
+
+        producer.produce(topic, value, partition=0, on_delivery=report)
+
+    send(b"before")
+    assert producer.flush(10) == 0
+    assert errors[0] is None
+    control.kill()
+    for _ in range(40):
+        send(b"during")
+        producer.poll(0.05)  # one object for each
+    assert producer.flush(20) == 0
+    assert max(waits_s) < timeout_s + 1.5
+    assert all(error is not None for error in errors[1:])
+    control.start()
+    wait_until(lambda: try_to_produce(agent.address, topic, b"after"), what="a write after the outage")
+    found = [record.value for record in read_all(agent.address, topic, 1)]
+    assert found == [b"before", b"after"]
