@@ -82,7 +82,7 @@ class WritePath:
         )
 
     def write(self, partition: int, data: bytes) -> WriteRequest:
-        request = WriteRequest(TOPIC, partition, data, BatchEntry(len(data), 1, 0, 5), 5, self.done.append)
+        request = WriteRequest(TOPIC, partition, data, BatchEntry(len(data), 1, 0, 5), 5, -1, self.done.append)
         self.batcher.submit(request)
         return request
 
@@ -234,7 +234,7 @@ class ByteCounter:
 async def test_a_stage_can_be_added_without_touching_the_others() -> None:
     path = WritePath()
     counter = ByteCounter(path.batcher)
-    counter.submit(WriteRequest(TOPIC, 0, b"12345", BatchEntry(5, 1, 0, 5), 5, path.done.append))
+    counter.submit(WriteRequest(TOPIC, 0, b"12345", BatchEntry(5, 1, 0, 5), 5, -1, path.done.append))
     await turns()
     path.store.puts[0][2].set_result(None)
     await turns()

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections import deque
+from struct import Struct
 from typing import TYPE_CHECKING, cast
 
 import structlog
 
 from braidlog.objects.store import Bytes
+from braidlog.runtime.buffers import unzeroed
 from braidlog.runtime.limits import FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -17,6 +19,9 @@ log = structlog.get_logger(__name__)
 RECEIVE_BYTES = 64 * 1024
 """Many small frames arrive in one read; a frame larger than what is left gets a buffer of its own."""
 REQUESTS_IN_FLIGHT_MAX = 1000
+JOIN_BYTES_MAX = 64 * 1024
+
+_LENGTH = Struct(">i")
 
 
 class ResponseSlot:
@@ -118,9 +123,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _parse(self) -> None:
         """Handle every whole frame at hand; what is left is the start of the next one."""
+        # The receive buffer is used again at once, so what is whole is copied out, all in one go.
+        copy: memoryview | None = None
+        origin = self._parsed
         while not self.is_closed and not self._waiting_for_memory and self._filled - self._parsed >= 4:
             start = self._parsed + 4
-            length = int.from_bytes(self._receive_view[self._parsed : start], "big", signed=True)
+            length = _LENGTH.unpack_from(self._receive, self._parsed)[0]
             if not 0 < length <= FRAME_BYTES_MAX:
                 self.close(f"a frame of {length} bytes: not Kafka, or past the limit of {FRAME_BYTES_MAX}")
                 return
@@ -129,29 +137,35 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._adjust_reading()
                 self._dispatcher.memory.acquire_later(length, self._memory_granted)
                 return
-            self._take_frame(start, length)
-
-    def _take_frame(self, start: int, length: int) -> None:
-        at_hand = self._filled - start
-        if at_hand >= length:
+            if self._filled - start < length:
+                self._begin_frame(start, length)
+                return
+            if copy is None:
+                copy = memoryview(bytes(self._receive_view[origin : self._filled]))
             self._parsed = start + length
-            # The receive buffer is used again at once, and small frames are cheap to copy.
-            self._handle(memoryview(bytes(self._receive_view[start : start + length])))
-            return
-        frame = memoryview(bytearray(length))
+            self._handle(copy[start - origin : self._parsed - origin])
+
+    def _begin_frame(self, start: int, length: int) -> None:
+        """A frame that is not whole yet gets a buffer of its own, which the rest is read into."""
+        at_hand = self._filled - start
+        frame = memoryview(unzeroed(length))
         frame[:at_hand] = self._receive_view[start : self._filled]
         self._frame, self._frame_filled = frame, at_hand
         self._parsed = self._filled = 0
 
     def _memory_granted(self) -> None:
         start = self._parsed + 4
-        length = int.from_bytes(self._receive_view[self._parsed : start], "big", signed=True)
+        length = _LENGTH.unpack_from(self._receive, self._parsed)[0]
         self._waiting_for_memory = False
         if self.is_closed:
             self._dispatcher.memory.release(length)
             return
-        self._take_frame(start, length)
-        self._parse()
+        if self._filled - start < length:
+            self._begin_frame(start, length)
+        else:
+            self._parsed = start + length
+            self._handle(memoryview(bytes(self._receive_view[start : self._parsed])))
+            self._parse()
         self._adjust_reading()
 
     def _handle(self, frame: memoryview) -> None:
@@ -188,17 +202,22 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if buffers:
                 out.append(sum(map(len, buffers)).to_bytes(4, "big"))
                 out += buffers
-                if len(out) > 256:
-                    self._transport.writelines(out)
-                    out = []
         if out:
-            self._transport.writelines(out)
+            self._write(out)
         if was_full:
             self._adjust_reading()
         if released:
             self._dispatcher.memory.release(released)
         if self._draining and not slots:
             self.close("")
+
+    def _write(self, out: list[Bytes]) -> None:
+        """Many small pieces are cheaper joined, and few large ones as they are."""
+        transport = cast(asyncio.Transport, self._transport)
+        if sum(map(len, out)) < JOIN_BYTES_MAX:
+            transport.write(b"".join(out))
+        else:
+            transport.writelines(out)
 
     # ── flow ──
 

@@ -68,6 +68,14 @@ class TopicView:
     info: TopicInfo
     settings: TopicSettings
     partitions: list[PartitionView]
+    takes_batches_as_sent: bool = field(init=False)
+    """Whether batches are stored without a look inside: nearly always, and known here because Produce asks often."""
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self.takes_batches_as_sent = (
+            settings.compression_type == "producer" and not settings.log_append_time and not settings.compacted
+        )
 
 
 class ClusterView:
@@ -131,8 +139,8 @@ class ClusterView:
                     catalog_changed = True
                 case ClusterConfigChanged(configs):
                     self.cluster_configs = dict(configs)
-                    for topic_view in self.topics_by_id.values():
-                        topic_view.settings = effective_settings(topic_view.info.configs, self.cluster_configs)
+                    for topic_view in list(self.topics_by_id.values()):
+                        self._put_topic(topic_view.info)
                     catalog_changed = True
         self.position = position
         if catalog_changed:

@@ -35,7 +35,7 @@ class BlockCache:
         self._tasks = TaskGroup("block cache", errors_are_awaited=True)
         self._hits = self._misses = self._shared = 0
 
-    def insert(self, key: str, data: bytes) -> None:
+    def insert(self, key: str, data: Bytes) -> None:
         """Take in a whole object that was just written: its readers are already waiting for it."""
         view = memoryview(data)
         for number in range(-(-len(data) // BLOCK_BYTES)):

@@ -176,8 +176,8 @@ def control_settings(settings: ControlPlaneSettings) -> ControlSettings:
     return ControlSettings(
         epoch_interval_s=settings.write_epoch_interval_s,
         grace_epochs=max(1, math.ceil(settings.sweep_grace_s / settings.write_epoch_interval_s)),
-        sweep_interval_s=min(SWEEP_INTERVAL_S_MAX, settings.write_epoch_interval_s),
         unreferenced_grace_s=min(UNREFERENCED_GRACE_S, settings.sweep_grace_s),
+        sweep_interval_s=min(settings.sweep_interval_s, settings.write_epoch_interval_s),
         retention_interval_s=settings.retention_check_interval_s,
         groups=GroupSettings(
             session_timeout_ms_min=settings.group_min_session_timeout_ms,

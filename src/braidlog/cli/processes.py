@@ -1,6 +1,7 @@
 """`braid up`, `braid agent`, `braid control`: the processes of a Braidlog."""
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -175,6 +176,7 @@ def serve(
                 return
             endpoints = starting.result()
             try:
+                _tune_garbage_collection()
                 _announce(name, endpoints, settings, ready_file, output)
                 lost = asyncio.ensure_future(endpoints.wait_lost())
                 await asyncio.wait({stopping, lost}, return_when=asyncio.FIRST_COMPLETED)
@@ -191,6 +193,14 @@ def serve(
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(run())
+
+
+def _tune_garbage_collection() -> None:
+    """What was loaded to start with stays for good, and a server makes many objects that die young: looking through all
+    of them every few hundred allocations took a quarter of the time of small requests, in pauses of up to 90 ms."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -282,7 +282,7 @@ class ExtentVerdict(Message, frozen=True):
 
 
 class ObjectVerdict(Message, frozen=True):
-    """By extent, in the footer's order. `error_code` other than 0 refuses the object as a whole (write epoch too old)."""
+    """By extent, in the footer's order. An `error_code` other than 0 refuses the object as a whole (a stale epoch)."""
 
     error_code: int
     extents: list[ExtentVerdict]

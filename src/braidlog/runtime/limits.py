@@ -1,4 +1,4 @@
-"""All hard limits, in one place. What operators may want to change is in `settings`; these have a reason to be fixed."""
+"""All hard limits in one place. What operators may want to change is in `settings`; these have a reason to be fixed."""
 
 FRAME_BYTES_MAX = 100 * 1024 * 1024
 """Kafka's `socket.request.max.bytes`: a longer length prefix is garbage or an attack."""

@@ -168,6 +168,8 @@ class ControlPlaneSettings(CommonSettings):
     """How often the write epoch grows. Objects of an epoch below the floor can never be sequenced."""
     sweep_grace_s: Seconds = Field(3_600.0, ge=1, examples=["1h"])
     """How long an upload may take to be sequenced. Then it never will be, and what is left of it is deleted."""
+    sweep_interval_s: Seconds = Field(60.0, ge=0.1, le=86_400, examples=["60s"])
+    """How often objects that nothing refers to are looked for."""
     retention_check_interval_s: Seconds = Field(300.0, ge=1, le=86_400, examples=["5m"])
     """How often retention is applied."""
 

@@ -41,6 +41,8 @@ class Mistake:
     what: str
     """What it does wrong, in a sentence."""
     plant: Callable[[], AbstractContextManager[None]]
+    scenario: str = "mixed"
+    """Where it shows soonest."""
 
 
 @contextmanager
@@ -58,10 +60,13 @@ def _replaced(*replacements: tuple[Any, str, Any]) -> Iterator[None]:
 MISTAKES: dict[str, Mistake] = {}
 
 
-def _mistake(what: str) -> Callable[[Callable[[], AbstractContextManager[None]]], Callable[[], Any]]:
-    def register(plant: Callable[[], AbstractContextManager[None]]) -> Callable[[], Any]:
+Plant = Callable[[], AbstractContextManager[None]]
+
+
+def _mistake(what: str, scenario: str = "mixed") -> Callable[[Plant], Plant]:
+    def register(plant: Plant) -> Plant:
         name = plant.__name__.strip("_").replace("_", "-")
-        MISTAKES[name] = Mistake(name, what, plant)
+        MISTAKES[name] = Mistake(name, what, plant, scenario)
         return plant
 
     return register
@@ -70,7 +75,7 @@ def _mistake(what: str) -> Callable[[Callable[[], AbstractContextManager[None]]]
 # ── the write path ──
 
 
-@_mistake("Acknowledges while the upload is still under way, and hopes for the best.")
+@_mistake("Acknowledges while the upload is still under way, and hopes for the best.", "crashes")
 def _acknowledge_before_the_put() -> AbstractContextManager[None]:
     async def upload(self: Uploader, draft: Draft) -> None:
         packed = draft.packed
@@ -104,7 +109,7 @@ def _place_taken_late() -> AbstractContextManager[None]:
     return _replaced((Batcher, "submit", submit))
 
 
-@_mistake("Takes any object that is already there for its own, under names that a restart repeats.")
+@_mistake("Takes any object that is already there for its own, under names that a restart repeats.", "crashes")
 def _exists_already_taken_for_ours() -> AbstractContextManager[None]:
     original_init, original_put = Agent.__init__, RetryingStore.put
 
@@ -200,7 +205,7 @@ def _producers_not_durable() -> AbstractContextManager[None]:
     return _replaced((sequencer, "write_producers", lambda tx, rows, partitions: None))
 
 
-@_mistake("Publishes changes before they are durable.")
+@_mistake("Publishes changes before they are durable.", "crashes")
 def _publish_before_durable() -> AbstractContextManager[None]:
     original = sequencer.Sequencer._try_group
 

@@ -18,31 +18,34 @@ class Nemesis:
     (see `World.strikes`) does not change the others, which is what makes a failing run shrink.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *kinds: str) -> None:
+        """With `kinds`, only those (`kill-agent`, `store-storm`, …); else the seed picks some of all."""
         self._world = world
         self._layout = world.entropy.fork("nemesis")
         self._entropy = self._layout
-        kinds: list[Callable[[], str]] = [
-            self._kill_agent,
-            self._kill_control,
-            self._pause_agent,
-            self._pause_agent_long,
-            self._pause_control,
-            self._cut_agent_from_control,
-            self._cut_one_way,
-            self._cut_clients,
-            self._lose_packets,
-            self._slow_network,
-            self._store_errors,
-            self._store_storm,
-            self._store_silence,
-            self._late_puts,
-            self._long_tail,
-            self._torn_reads,
-            self._skew_clock,
-        ]
-        count = 2 + self._layout.below(6)
-        self._kinds = [kinds.pop(self._layout.below(len(kinds))) for _ in range(count)]
+        known: dict[str, Callable[[], str]] = {
+            "kill-agent": self._kill_agent,
+            "kill-control": self._kill_control,
+            "pause-agent": self._pause_agent,
+            "pause-agent-long": self._pause_agent_long,
+            "pause-control": self._pause_control,
+            "cut-agent-from-control": self._cut_agent_from_control,
+            "cut-one-way": self._cut_one_way,
+            "cut-clients": self._cut_clients,
+            "lose-packets": self._lose_packets,
+            "slow-network": self._slow_network,
+            "store-errors": self._store_errors,
+            "store-storm": self._store_storm,
+            "store-silence": self._store_silence,
+            "late-puts": self._late_puts,
+            "long-tail": self._long_tail,
+            "torn-reads": self._torn_reads,
+            "skew-clock": self._skew_clock,
+        }
+        self._kinds = [known[kind] for kind in kinds]
+        if not kinds:
+            rest = list(known.values())
+            self._kinds = [rest.pop(self._layout.below(len(rest))) for _ in range(2 + self._layout.below(6))]
 
     async def run(self, duration_s: float, *, pause_s: float = 6.0) -> None:
         """Strike every few seconds until the time is up."""

@@ -19,4 +19,27 @@ async def mixed(world: World) -> None:
     await Nemesis(world).run(90.0)
 
 
-SCENARIOS = {"mixed": mixed}
+async def crashes(world: World) -> None:
+    """Agents and the control plane die all the time, while their uploads and commits are under way."""
+    await world.create_topic("orders", 2)
+    world.producer(world.targets("orders"), pause_s=0.5)
+    world.producer(world.targets("orders"), idempotent=False, retries=False, in_flight_max=4, pause_s=0.5)
+    world.reader(world.targets("orders"))
+    await world.sleep(2.0)
+    await Nemesis(world, "kill-agent", "kill-control", "long-tail").run(60.0, pause_s=2.0)
+
+
+async def trimming(world: World) -> None:
+    """Records are removed from the front of the logs while they are read and written."""
+    await world.create_topic("orders", 2)
+    world.producer(world.targets("orders"), pause_s=1.0)
+    world.reader(world.targets("orders"))
+    world.member("readers", "orders")
+    nemesis = world.loop.create_task(Nemesis(world).run(60.0))
+    for offset in range(0, 120, 20):
+        await world.sleep(10.0)
+        await world.delete_records("orders", offset // 20 % 2, offset)
+    await nemesis
+
+
+SCENARIOS = {"mixed": mixed, "crashes": crashes, "trimming": trimming}

@@ -17,6 +17,7 @@ class WriteRequest:
     """
 
     __slots__ = (
+        "append_ms",
         "base_offset",
         "entry",
         "error_code",
@@ -36,6 +37,7 @@ class WriteRequest:
         records: Bytes,
         entry: BatchEntry,
         timestamp_ms_min: int,
+        append_ms: int,
         on_done: Callable[["WriteRequest"], None],
     ) -> None:
         self.topic_id = topic_id
@@ -43,6 +45,8 @@ class WriteRequest:
         self.records: Bytes = records
         self.entry = entry
         self.timestamp_ms_min = timestamp_ms_min
+        self.append_ms = append_ms
+        """The time that the log gave it, where the topic wants that; else -1."""
         self.on_done = on_done
         self.error_code: int = ErrorCode.none
         self.error_message: str | None = None
@@ -68,7 +72,7 @@ class Draft:
     """By (topic id, partition); within one, in the order of arrival."""
     size_bytes: int
     key: str = ""
-    packed: bytes = b""
+    packed: Bytes = b""
     footer: bytes = b""
     is_settled: bool = False
     is_released: bool = False

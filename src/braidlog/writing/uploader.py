@@ -6,10 +6,11 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from braidlog.objects.keys import data_key
-from braidlog.objects.store import Store, StoreError, StoreFull
+from braidlog.objects.store import Bytes, Store, StoreError, StoreFull
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
 from braidlog.runtime.tasks import TaskGroup
+from braidlog.writing.arena import Arena
 from braidlog.writing.packing import pack
 from braidlog.writing.request import Draft
 from braidlog.writing.stage import DraftStage
@@ -33,7 +34,7 @@ class Uploader:
         incarnation: str,
         zone: str,
         write_epoch: Callable[[], int],
-        on_uploaded: Callable[[str, bytes], None],
+        on_uploaded: Callable[[str, Bytes], None],
         on_finished: Callable[[], None],
         tasks: TaskGroup,
     ) -> None:
@@ -47,12 +48,14 @@ class Uploader:
         self._on_uploaded = on_uploaded
         self._on_finished = on_finished
         self._tasks = tasks
+        self._arena = Arena()
         self._number = 0
 
     def submit(self, draft: Draft) -> None:
         write_epoch = self._write_epoch()
         pack(
             draft,
+            self._arena,
             nonce=self._entropy.token(16),
             write_epoch=write_epoch,
             incarnation=self._incarnation,

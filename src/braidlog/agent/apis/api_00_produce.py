@@ -7,7 +7,6 @@ from kio.schema.errors import ErrorCode
 from braidlog.agent.connection import ResponseSlot
 from braidlog.agent.view import TopicView
 from braidlog.objects.layout import BatchEntry
-from braidlog.objects.store import Bytes
 from braidlog.records.batch import BatchHeader, read_header, stamp_log_append_time, validate_batches
 from braidlog.records.codec import CODEC_NAMES
 from braidlog.records.errors import InvalidBatch
@@ -17,9 +16,7 @@ from braidlog.wire.header import RequestHeader, response_header
 from braidlog.wire.produce import (
     ProducedPartition,
     ProducedTopic,
-    ProduceRequest,
     ProduceResponse,
-    ProduceTopic,
     RecordError,
     read_produce_request,
     write_produce_response,
@@ -34,139 +31,111 @@ VERSIONS = range(14)
 """0 to 2 are advertised, because older librdkafka stops compressing without them, but they are not served."""
 SERVED_FROM = 3
 ZSTD_FROM = 7
+FLEXIBLE_FROM = 9
+IDS_FROM = 13
 
 _NONE = int(ErrorCode.none)
 
 
 class PendingProduce:
-    """A produce request until all its batches have found their fate."""
+    """A produce request until all its batches have found their fate.
 
-    __slots__ = ("_answers", "_append_ms", "_header", "_open", "_request", "_slot")
+    It keeps what the answer needs and nothing of the request itself, whose frame can be large.
+    """
 
-    def __init__(self, header: RequestHeader, request: ProduceRequest, slot: ResponseSlot) -> None:
-        self._header = header
-        self._request = request
+    __slots__ = ("_acks", "_correlation_id", "_open", "_slot", "_version", "topics")
+
+    def __init__(self, header: RequestHeader, acks: int, slot: ResponseSlot) -> None:
+        self._acks = acks
+        self._correlation_id = header.correlation_id
+        self._version = header.api_version
         self._slot = slot
-        self._answers: dict[tuple[int, int], ProducedPartition | WriteRequest] = {}
-        self._append_ms: dict[tuple[int, int], int] = {}
         self._open = 1
+        self.topics: list[tuple[str, bytes, list[ProducedPartition | WriteRequest]]] = []
+        """Name, id, and what became of each partition's batch, in the order of the request."""
 
-    def refuse(
-        self, place: tuple[int, int], index: int, code: int, message: str, records: tuple[RecordError, ...] = ()
-    ) -> None:
-        self._answers[place] = ProducedPartition(index, code, record_errors=records, error_message=message)
-
-    def expect(self, place: tuple[int, int], request: WriteRequest, append_ms: int) -> None:
-        self._answers[place] = request
-        if append_ms >= 0:
-            self._append_ms[place] = append_ms
+    def expect(self) -> None:
         self._open += 1
 
     def done(self, _: WriteRequest | None = None) -> None:
         self._open -= 1
         if self._open:
             return
-        if self._request.acks == 0:
-            failed = [answer for answer in self._answers.values() if answer.error_code != _NONE]
-            if failed:
-                # The one way to tell a producer that wants no answers: it will look at its metadata again.
-                self._slot.abandon(f"a produce request with acks=0 failed: {failed[0].error_message}")
-            else:
-                self._slot.fill([])
+        topics, self.topics = self.topics, []  # they point back here, and should not wait for the garbage collector
+        if self._acks == 0:
+            self._end_silently(topics)
             return
-        self._slot.fill(self._response())
-
-    def _response(self) -> list[Bytes]:
-        topics = [
-            ProducedTopic(
-                topic.name,
-                topic.topic_id,
-                [
-                    self._partition((at, place), partition.partition_index)
-                    for place, partition in enumerate(topic.partitions)
-                ],
-            )
-            for at, topic in enumerate(self._request.topics)
+        version = self._version
+        produced = [
+            ProducedTopic(name, topic_id, [_produced(answer) for answer in answers])
+            for name, topic_id, answers in topics
         ]
-        version = self._header.api_version
-        return [
-            response_header(self._header.correlation_id, version >= 9),
-            write_produce_response(version, ProduceResponse(topics)),
-        ]
+        body = write_produce_response(version, ProduceResponse(produced))
+        self._slot.fill([response_header(self._correlation_id, version >= FLEXIBLE_FROM) + body])
 
-    def _partition(self, place: tuple[int, int], index: int) -> ProducedPartition:
-        answer = self._answers[place]
-        if isinstance(answer, ProducedPartition):
-            return answer
-        return ProducedPartition(
-            index,
-            answer.error_code,
-            answer.base_offset,
-            self._append_ms.get(place, -1) if answer.error_code == _NONE else -1,
-            answer.log_start_offset,
-            error_message=answer.error_message,
-        )
+    def _end_silently(self, topics: list[tuple[str, bytes, list[ProducedPartition | WriteRequest]]]) -> None:
+        failed = [answer for _, _, answers in topics for answer in answers if answer.error_code != _NONE]
+        if failed:
+            # The one way to tell a producer that wants no answers: it will look at its metadata again.
+            self._slot.abandon(f"a produce request with acks=0 failed: {failed[0].error_message}")
+        else:
+            self._slot.fill([])
+
+
+def _produced(answer: ProducedPartition | WriteRequest) -> ProducedPartition:
+    if isinstance(answer, ProducedPartition):
+        return answer
+    code = answer.error_code
+    append_ms = answer.append_ms if code == _NONE else -1
+    return ProducedPartition(
+        answer.partition, code, answer.base_offset, append_ms, answer.log_start_offset, (), answer.error_message
+    )
+
+
+def _refused(index: int, code: int, message: str, records: tuple[RecordError, ...] = ()) -> ProducedPartition:
+    return ProducedPartition(index, code, record_errors=records, error_message=message)
 
 
 def handle(agent: "Agent", header: RequestHeader, body: memoryview, slot: ResponseSlot) -> None:
-    if header.api_version < SERVED_FROM:
-        slot.abandon(f"Produce version {header.api_version} is too old: record batches need version 3 or later")
+    version = header.api_version
+    if version < SERVED_FROM:
+        slot.abandon(f"Produce version {version} is too old: record batches need version 3 or later")
         return
-    request = read_produce_request(header.api_version, body)
-    pending = PendingProduce(header, request, slot)
-    for at, topic in enumerate(request.topics):
-        _submit_topic(agent, header.api_version, request, pending, at, topic)
+    request = read_produce_request(version, body)
+    pending = PendingProduce(header, request.acks, slot)
+    view = agent.view
+    for name, topic_id, partitions in request.topics:
+        topic = view.topics_by_id.get(topic_id) if version >= IDS_FROM else view.topics_by_name.get(name)
+        answers: list[ProducedPartition | WriteRequest] = []
+        pending.topics.append((name, topic_id, answers))
+        for index, records in partitions:
+            if topic is None:
+                code = ErrorCode.unknown_topic_id if version >= IDS_FROM else ErrorCode.unknown_topic_or_partition
+                answers.append(_refused(index, code, "no such topic"))
+            elif not 0 <= index < len(topic.partitions):
+                answers.append(_refused(index, ErrorCode.unknown_topic_or_partition, "no such partition"))
+            elif not -1 <= request.acks <= 1:
+                message = f"acks={request.acks}: use 0, 1 or all"
+                answers.append(_refused(index, ErrorCode.invalid_required_acks, message))
+            else:
+                answers.append(_submit(agent, version, pending, topic, index, records))
     pending.done()
 
 
-def _submit_topic(
-    agent: "Agent", version: int, request: ProduceRequest, pending: PendingProduce, at: int, topic: ProduceTopic
-) -> None:
-    view = agent.view
-    known = view.topics_by_id.get(topic.topic_id) if version >= 13 else view.topics_by_name.get(topic.name)
-    for place, (index, records) in enumerate(topic.partitions):
-        here = (at, place)
-        if known is None:
-            missing = ErrorCode.unknown_topic_id if version >= 13 else ErrorCode.unknown_topic_or_partition
-            pending.refuse(here, index, missing, "no such topic")
-        elif not 0 <= index < len(known.partitions):
-            pending.refuse(here, index, ErrorCode.unknown_topic_or_partition, "no such partition")
-        elif request.acks not in {-1, 0, 1}:
-            pending.refuse(here, index, ErrorCode.invalid_required_acks, f"acks={request.acks}: use 0, 1 or all")
-        else:
-            _submit_batch(agent, version, pending, here, known, index, records)
-
-
-def _submit_batch(
-    agent: "Agent",
-    version: int,
-    pending: PendingProduce,
-    here: tuple[int, int],
-    topic: TopicView,
-    index: int,
-    records: memoryview | None,
-) -> None:
-    settings = topic.settings
-    append_ms = -1
+def _submit(
+    agent: "Agent", version: int, pending: PendingProduce, topic: TopicView, index: int, records: memoryview | None
+) -> ProducedPartition | WriteRequest:
+    """Hand a batch to the write path; or say why not."""
     try:
         data, batch = _validated(agent, version, topic, records)
-        if "compact" in settings.cleanup_policy and (place := _keyless_record(data)) is not None:
-            message = "a compacted topic needs a key in every record"
-            pending.refuse(here, index, ErrorCode.invalid_record, message, (RecordError(place, message),))
-            return
-        if settings.compression_type != "producer":
-            codec = CODEC_NAMES[settings.compression_type.replace("uncompressed", "none")]
-            if batch.codec != codec:
-                data = memoryview(recompress(data, codec, bytes_max=BATCH_DECOMPRESSED_BYTES_MAX))
-                batch = read_header(data)
-        if settings.message_timestamp_type == "LogAppendTime":
-            # Inside the CRC, so it must happen here, before the upload.
-            append_ms = agent.clock.wall_ms()
-            data = memoryview(stamp_log_append_time(data, batch, append_ms))
-            batch = read_header(data)
+        append_ms = -1
+        if not topic.takes_batches_as_sent:
+            if topic.settings.compacted and (place := _keyless_record(data)) is not None:
+                message = "a compacted topic needs a key in every record"
+                return _refused(index, ErrorCode.invalid_record, message, (RecordError(place, message),))
+            data, batch, append_ms = _rewritten(agent, topic, data, batch)
     except InvalidBatch as error:
-        pending.refuse(here, index, error.error_code, error.message)
-        return
+        return _refused(index, error.error_code, error.message)
     entry = BatchEntry(
         len(data),
         batch.last_offset_delta + 1,
@@ -176,9 +145,29 @@ def _submit_batch(
         batch.producer_epoch,
         batch.base_sequence,
     )
-    request = WriteRequest(topic.info.topic_id, index, data, entry, batch.timestamp_ms_base, pending.done)
-    pending.expect(here, request, append_ms)
+    request = WriteRequest(topic.info.topic_id, index, data, entry, batch.timestamp_ms_base, append_ms, pending.done)
+    pending.expect()
     agent.write_path.submit(request)
+    return request
+
+
+def _rewritten(
+    agent: "Agent", topic: TopicView, data: memoryview, batch: BatchHeader
+) -> tuple[memoryview, BatchHeader, int]:
+    """The batch as the topic's settings want it stored, and the time that the log gave it."""
+    settings = topic.settings
+    append_ms = -1
+    if settings.compression_type != "producer":
+        codec = CODEC_NAMES[settings.compression_type.replace("uncompressed", "none")]
+        if batch.codec != codec:
+            data = memoryview(recompress(data, codec, bytes_max=BATCH_DECOMPRESSED_BYTES_MAX))
+            batch = read_header(data)
+    if settings.log_append_time:
+        # Inside the CRC, so it must happen here, before the upload.
+        append_ms = agent.clock.wall_ms()
+        data = memoryview(stamp_log_append_time(data, batch, append_ms))
+        batch = read_header(data)
+    return data, batch, append_ms
 
 
 def _keyless_record(batch: memoryview) -> int | None:

@@ -1,0 +1,65 @@
+"""Memory for whole objects: page-aligned, and used again as soon as nobody looks at it any more.
+
+An aligned buffer goes to a disk without another copy. Memory that is fresh from the system costs more than everything
+else that happens to a record (on a virtual machine up to a CPU second per gigabyte), so regions are kept and recycled.
+"""
+
+import mmap
+import sys
+
+REGION_BYTES = 32 * 1024 * 1024
+ALIGNMENT_BYTES = 4096
+FREE_REGIONS_MAX = 8
+"""Regions kept although nothing is in them."""
+
+_UNUSED_REFERENCES = 2
+"""Of a mapping that only its `_Region` holds, and `getrefcount` while it looks."""
+
+
+class _Region:
+    """Every view that was handed out holds a reference to the mapping, and so does every slice of it, wherever it got
+    to: into the cache, into a response on its way. So the count of references says whether anybody is left."""
+
+    __slots__ = ("mapping", "used_bytes")
+
+    def __init__(self, size_bytes: int) -> None:
+        self.mapping = mmap.mmap(-1, size_bytes)
+        self.used_bytes = 0
+
+    @property
+    def is_free(self) -> bool:
+        return sys.getrefcount(self.mapping) == _UNUSED_REFERENCES
+
+
+class Arena:
+    """Hands out memory; nobody needs to give it back."""
+
+    def __init__(self, region_bytes: int = REGION_BYTES) -> None:
+        self._region_bytes = region_bytes
+        self._current = _Region(region_bytes)
+        self._full: list[_Region] = []
+
+    def take(self, size_bytes: int) -> memoryview:
+        """Writable memory that nobody else has."""
+        if size_bytes > self._region_bytes // 2:
+            return memoryview(mmap.mmap(-1, size_bytes))
+        if self._current.used_bytes + size_bytes > self._region_bytes:
+            self._full.append(self._current)
+            self._current = self._free_region()
+        region = self._current
+        start = region.used_bytes
+        region.used_bytes += -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        return memoryview(region.mapping)[start : start + size_bytes]
+
+    def _free_region(self) -> _Region:
+        free = [region for region in self._full if region.is_free]
+        if not free:
+            return _Region(self._region_bytes)
+        dropped = free[1 + FREE_REGIONS_MAX :]
+        self._full = [region for region in self._full if region is not free[0] and region not in dropped]
+        free[0].used_bytes = 0
+        return free[0]
+
+    @property
+    def region_count(self) -> int:
+        return 1 + len(self._full)
