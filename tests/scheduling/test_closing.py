@@ -60,6 +60,12 @@ def test_a_budget_of_nothing_never_allows_an_early_close() -> None:
     assert budget.next_early_s(1e9) == math.inf
 
 
+def test_where_puts_are_free_every_early_close_is_affordable() -> None:
+    budget = PutBudget(puts_per_s=math.inf, burst=1.0)
+    assert all(budget.take_early(now_s) for now_s in (0.0, 0.0, 0.0, 1.0))
+    assert budget.next_early_s(1.0) == 0.0
+
+
 @given(st.lists(st.floats(0.0, 0.5), min_size=1, max_size=200), st.floats(0.5, 50.0), st.floats(1.0, 20.0))
 def test_early_puts_never_exceed_rate_and_burst(gaps_s: list[float], puts_per_s: float, burst: float) -> None:
     budget = PutBudget(puts_per_s, burst)

@@ -5,6 +5,7 @@ clients send again.
 """
 
 import asyncio
+import math
 
 import structlog
 
@@ -24,7 +25,7 @@ from braidlog.objects.store import Store
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
 from braidlog.runtime.errors import InvalidSetting
-from braidlog.runtime.limits import EARLY_PUTS_PER_S_MAX, EARLY_UPLOADS_IN_FLIGHT_MAX
+from braidlog.runtime.limits import EARLY_UPLOADS_IN_FLIGHT_MAX
 from braidlog.runtime.metrics import Metrics
 from braidlog.runtime.settings import AgentSettings
 from braidlog.runtime.tasks import TaskGroup
@@ -117,16 +118,17 @@ class Agent:
             tasks=self._uploads,
         )
         price = PRICES.get(settings.store_price) or price_for(self.store.url)
-        puts_per_s = min(puts_per_s_for_budget(settings.upload_budget_usd_month, price), EARLY_PUTS_PER_S_MAX)
+        puts_per_s = puts_per_s_for_budget(settings.upload_budget_usd_month, price)
         return Batcher(
             Order(uploader),
             CloseThresholds(
                 size_bytes=settings.upload_size_bytes,
                 interval_s=settings.upload_interval_ms / 1000,
                 in_flight_max=settings.uploads_in_flight_max,
-                early_in_flight_max=EARLY_UPLOADS_IN_FLIGHT_MAX,
+                # Where PUTs cost money the budget bounds early ones; where they do not, one at a time is enough.
+                early_in_flight_max=EARLY_UPLOADS_IN_FLIGHT_MAX if math.isfinite(puts_per_s) else 1,
             ),
-            PutBudget(puts_per_s, burst=max(1.0, puts_per_s * EARLY_BURST_S)),
+            PutBudget(puts_per_s, burst=max(1.0, puts_per_s * EARLY_BURST_S) if math.isfinite(puts_per_s) else 1.0),
             self.clock,
         )
 

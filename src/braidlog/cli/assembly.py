@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from braidlog.agent.agent import Agent
 
 CLUSTER_RESOURCE = 4
-SWEEP_INTERVAL_S_MAX = 60.0
-"""Each new write epoch may make another one old enough to sweep, so sweeping keeps step with them."""
 UNREFERENCED_GRACE_S = 600.0
 """How long an object that has become empty stays, for reads that are under way."""
 

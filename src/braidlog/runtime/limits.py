@@ -16,9 +16,8 @@ RPC_CALLS_IN_FLIGHT_MAX = 10_000
 
 CONNECTIONS_MAX = 10_000
 """Client connections of one agent."""
-EARLY_PUTS_PER_S_MAX = 200.0
-"""Early uploads where PUTs cost nothing: more of them would only burn CPU on smaller objects."""
 EARLY_UPLOADS_IN_FLIGHT_MAX = 4
+"""With so many uploads under way, another one that size or time do not ask for would not be early any more."""
 
 BATCH_DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
 """What a compressed batch may swell to where the agent must look inside it."""

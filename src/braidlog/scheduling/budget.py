@@ -1,5 +1,6 @@
 """The PUT budget: how many uploads may start before they must, so that a lone write need not wait out the interval."""
 
+import math
 from dataclasses import dataclass
 
 
@@ -9,12 +10,13 @@ class PutBudget:
     that a month's bill stays near the budget while the load allows it."""
 
     puts_per_s: float
+    """Infinite where PUTs cost nothing."""
     burst: float
     _tokens: float = -1.0
     _refilled_s: float = 0.0
 
     def _refill(self, now_s: float) -> None:
-        if self._tokens < 0:
+        if self._tokens < 0 or self.puts_per_s == math.inf:
             self._tokens = self.burst
         else:
             self._tokens = min(self.burst, self._tokens + (now_s - self._refilled_s) * self.puts_per_s)
@@ -38,4 +40,4 @@ class PutBudget:
         self._refill(now_s)
         if self._tokens >= 1.0:
             return 0.0
-        return (1.0 - self._tokens) / self.puts_per_s if self.puts_per_s > 0 else float("inf")
+        return (1.0 - self._tokens) / self.puts_per_s if self.puts_per_s > 0 else math.inf
