@@ -34,6 +34,7 @@ from braidlog.wire.produce import (
     RecordError,
     read_produce_request,
     write_produce_response,
+    write_single_produced,
 )
 
 records = st.none() | st.binary(max_size=40) | st.just(bytes(20_000))
@@ -216,3 +217,12 @@ OLD_START = b"\xff\xff\xff\xff\x00\x00\x75\x30"
 def test_malformed_requests(version: int, body: bytes, message: str) -> None:
     with pytest.raises(MalformedRequest, match=message):
         read_produce_request(version, memoryview(body))
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+@pytest.mark.parametrize("name", ["t", "orders", "x" * 200])
+def test_the_single_partition_response_is_the_general_one(version: int, name: str) -> None:
+    topic_id = bytes(range(16))
+    partition = ProducedPartition(3, 0, 12345678901, 1700000000000, 7)
+    general = write_produce_response(version, ProduceResponse([ProducedTopic(name, topic_id, [partition])]))
+    assert write_single_produced(version, name, topic_id, 3, 12345678901, 1700000000000, 7) == general

@@ -75,6 +75,7 @@ class Agent:
         self.write_path: RequestStage = self._batcher
         self.dispatcher = Dispatcher(self)
         self._server: asyncio.Server | None = None
+        self._heartbeats: asyncio.Task[None] | None = None
         self.port = settings.listen.port
         metrics.register(AgentMeters(self))
 
@@ -152,20 +153,22 @@ class Agent:
         )
         await self.follower.load()
         self._background.spawn(self.follower.run())
-        self._background.spawn(self.session.run())
+        self._heartbeats = self._background.spawn(self.session.run())
         await server.start_serving()
         self._server = server
         log.info("agent started", node_id=self.node_id, port=self.port, incarnation=self.incarnation)
 
     async def stop(self) -> None:
-        """Stop accepting, upload and sequence what was accepted, answer it, leave."""
+        """Stop accepting, leave, so that clients are sent elsewhere, and answer what was accepted."""
         if self._server is not None:
             self._server.close()
         self.dispatcher.begin_drain()
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
+        await self.session.leave()
         await self._batcher.flush()
         await self._uploads.wait_all()
         await self.dispatcher.finish_drain(DRAIN_TIMEOUT_S)
-        await self.session.leave()
         await self._background.cancel_all()
         await self.cache.close()
         log.info("agent stopped", node_id=self.node_id)

@@ -102,6 +102,9 @@ class Dispatcher:
                 connection.cold_tail = self._tasks.spawn(self._serve_cold(connection, header, body, slot, earlier))
         except MalformedRequest as error:
             slot.abandon(f"malformed request: {error}")
+        except Exception as error:  # one request's trouble must not become the whole connection's silence
+            log.error("request failed", exc_info=error)
+            slot.abandon("an error in the agent: see its log")
 
     async def _serve_cold(
         self,

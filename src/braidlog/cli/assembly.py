@@ -172,6 +172,8 @@ async def _start_control(
 def control_settings(settings: ControlPlaneSettings) -> ControlSettings:
     """The control plane's own settings, from those that people write."""
     return ControlSettings(
+        heartbeat_interval_s=settings.agent_session_timeout_s / 5,
+        session_timeout_s=settings.agent_session_timeout_s,
         epoch_interval_s=settings.write_epoch_interval_s,
         grace_epochs=max(1, math.ceil(settings.sweep_grace_s / settings.write_epoch_interval_s)),
         unreferenced_grace_s=min(UNREFERENCED_GRACE_S, settings.sweep_grace_s),

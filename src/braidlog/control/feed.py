@@ -81,8 +81,9 @@ class Feed:
             return FeedPage(self.position, [], reload=True)
         events: list[FeedEvent] = []
         page_bytes = 0
-        start = len(self._ring) - behind
-        for event, cost in islice(self._ring, start, start + EVENTS_PER_PAGE_MAX):
+        # From the new end backwards: readers are close behind, and the ring is long.
+        unread = list(islice(reversed(self._ring), behind))
+        for event, cost in islice(reversed(unread), EVENTS_PER_PAGE_MAX):
             if events and page_bytes + cost > BYTES_PER_PAGE_MAX:
                 break
             events.append(event)

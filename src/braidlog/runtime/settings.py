@@ -166,7 +166,9 @@ class ControlPlaneSettings(CommonSettings):
     """The longest session.timeout.ms that a consumer may ask for."""
     write_epoch_interval_s: Seconds = Field(60.0, ge=1, le=86_400, examples=["60s"])
     """How often the write epoch grows. Objects of an epoch below the floor can never be sequenced."""
-    sweep_grace_s: Seconds = Field(3_600.0, ge=1, examples=["1h"])
+    agent_session_timeout_s: Seconds = Field(10.0, ge=1, le=3_600, examples=["10s"])
+    """An agent that was not heard of for so long is no longer named to clients."""
+    sweep_grace_s: Seconds = Field(3_600.0, ge=5, examples=["1h"])
     """How long an upload may take to be sequenced. Then it never will be, and what is left of it is deleted."""
     sweep_interval_s: Seconds = Field(60.0, ge=0.1, le=86_400, examples=["60s"])
     """How often objects that nothing refers to are looked for."""

@@ -167,7 +167,7 @@ def _sequence_twice() -> AbstractContextManager[None]:
         self._next.store = self._store  # type: ignore[attr-defined]
         await original_upload(self, draft)
 
-    async def commit(self: Sequencing, draft: Draft) -> ObjectVerdict:
+    async def commit(self: Sequencing, draft: Draft, _: float) -> ObjectVerdict:
         key, footer = draft.key, decode_footer_bytes(draft.footer)
         number = 0
         while True:

@@ -6,6 +6,7 @@ names topics by their ids.
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
 
@@ -221,6 +222,11 @@ _V3 = Struct(">ihqq")
 _V5 = Struct(">ihqqq")
 _V8 = Struct(">ihqqqih")
 _V9 = Struct(">ihqqqBBB")
+_SINGLE_V3 = Struct(">ihqqi")
+_SINGLE_V5 = Struct(">ihqqqi")
+_SINGLE_V8 = Struct(">ihqqqihi")
+_SINGLE_V9 = Struct(">ihqqqBBBBiB")
+"""As above, then the topic's tags where there are any, the throttle time, and the response's tags."""
 
 
 def write_produce_response(version: int, response: ProduceResponse) -> bytes:
@@ -262,6 +268,28 @@ def write_produce_response(version: int, response: ProduceResponse) -> bytes:
         else:
             add(b"\x00")
     return b"".join(parts)
+
+
+@lru_cache(maxsize=1024)
+def _single_start(name: str, topic_id: bytes, version: int) -> bytes:
+    """One topic with one partition, up to that partition."""
+    flexible = version >= _FLEXIBLE_FROM
+    one = count_of(1, flexible)
+    return one + (topic_id if version >= 13 else string(name, flexible)) + one
+
+
+def write_single_produced(
+    version: int, name: str, topic_id: bytes, index: int, base_offset: int, log_append_time_ms: int, log_start: int
+) -> bytes:
+    """The body of the response that is sent most often: one partition, and all went well."""
+    start = _single_start(name, topic_id, version)
+    if version >= _FLEXIBLE_FROM:
+        return start + _SINGLE_V9.pack(index, 0, base_offset, log_append_time_ms, log_start, 1, 0, 0, 0, 0, 0)
+    if version >= 8:
+        return start + _SINGLE_V8.pack(index, 0, base_offset, log_append_time_ms, log_start, 0, -1, 0)
+    if version >= 5:
+        return start + _SINGLE_V5.pack(index, 0, base_offset, log_append_time_ms, log_start, 0)
+    return start + _SINGLE_V3.pack(index, 0, base_offset, log_append_time_ms, 0)
 
 
 def _record_errors(record_errors: Sequence[RecordError], flexible: bool) -> bytes:

@@ -9,7 +9,7 @@ import sys
 
 REGION_BYTES = 32 * 1024 * 1024
 ALIGNMENT_BYTES = 4096
-FREE_REGIONS_MAX = 8
+FREE_REGIONS_MAX = 32
 """Regions kept although nothing is in them."""
 
 _UNUSED_REFERENCES = 2

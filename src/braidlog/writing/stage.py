@@ -11,7 +11,7 @@ from braidlog.writing.request import Draft, WriteRequest
 
 
 class RequestStage(Protocol):
-    """Takes single requests."""
+    """Takes single requests. `on_done` is never called before `submit` has returned."""
 
     def submit(self, request: WriteRequest) -> None: ...
 

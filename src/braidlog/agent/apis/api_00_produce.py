@@ -20,6 +20,7 @@ from braidlog.wire.produce import (
     RecordError,
     read_produce_request,
     write_produce_response,
+    write_single_produced,
 )
 from braidlog.writing.request import WriteRequest
 
@@ -35,6 +36,7 @@ FLEXIBLE_FROM = 9
 IDS_FROM = 13
 
 _NONE = int(ErrorCode.none)
+_NOTHING = memoryview(b"")
 
 
 class PendingProduce:
@@ -50,28 +52,29 @@ class PendingProduce:
         self._correlation_id = header.correlation_id
         self._version = header.api_version
         self._slot = slot
-        self._open = 1
+        self._open = 0
         self.topics: list[tuple[str, bytes, list[ProducedPartition | WriteRequest]]] = []
         """Name, id, and what became of each partition's batch, in the order of the request."""
 
-    def expect(self) -> None:
-        self._open += 1
+    def expect(self, open_count: int) -> None:
+        """So many batches are on their way; with none there is nothing to wait for."""
+        self._open = open_count
+        if not open_count:
+            self._finish()
 
-    def done(self, _: WriteRequest | None = None) -> None:
+    def done(self, _: WriteRequest) -> None:
         self._open -= 1
-        if self._open:
-            return
+        if not self._open:
+            self._finish()
+
+    def _finish(self) -> None:
         topics, self.topics = self.topics, []  # they point back here, and should not wait for the garbage collector
         if self._acks == 0:
             self._end_silently(topics)
             return
         version = self._version
-        produced = [
-            ProducedTopic(name, topic_id, [_produced(answer) for answer in answers])
-            for name, topic_id, answers in topics
-        ]
-        body = write_produce_response(version, ProduceResponse(produced))
-        self._slot.fill([response_header(self._correlation_id, version >= FLEXIBLE_FROM) + body])
+        start = response_header(self._correlation_id, version >= FLEXIBLE_FROM)
+        self._slot.fill([start + _body(version, topics)])
 
     def _end_silently(self, topics: list[tuple[str, bytes, list[ProducedPartition | WriteRequest]]]) -> None:
         failed = [answer for _, _, answers in topics for answer in answers if answer.error_code != _NONE]
@@ -80,6 +83,21 @@ class PendingProduce:
             self._slot.abandon(f"a produce request with acks=0 failed: {failed[0].error_message}")
         else:
             self._slot.fill([])
+
+
+def _body(version: int, topics: list[tuple[str, bytes, list[ProducedPartition | WriteRequest]]]) -> bytes:
+    if len(topics) == 1:
+        name, topic_id, answers = topics[0]
+        if len(answers) == 1 and answers[0].error_code == _NONE:
+            only = answers[0]
+            if isinstance(only, WriteRequest):
+                return write_single_produced(
+                    version, name, topic_id, only.partition, only.base_offset, only.append_ms, only.log_start_offset
+                )
+    produced = [
+        ProducedTopic(name, topic_id, [_produced(answer) for answer in answers]) for name, topic_id, answers in topics
+    ]
+    return write_produce_response(version, ProduceResponse(produced))
 
 
 def _produced(answer: ProducedPartition | WriteRequest) -> ProducedPartition:
@@ -104,6 +122,7 @@ def handle(agent: "Agent", header: RequestHeader, body: memoryview, slot: Respon
     request = read_produce_request(version, body)
     pending = PendingProduce(header, request.acks, slot)
     view = agent.view
+    open_count = 0
     for name, topic_id, partitions in request.topics:
         topic = view.topics_by_id.get(topic_id) if version >= IDS_FROM else view.topics_by_name.get(name)
         answers: list[ProducedPartition | WriteRequest] = []
@@ -118,8 +137,11 @@ def handle(agent: "Agent", header: RequestHeader, body: memoryview, slot: Respon
                 message = f"acks={request.acks}: use 0, 1 or all"
                 answers.append(_refused(index, ErrorCode.invalid_required_acks, message))
             else:
-                answers.append(_submit(agent, version, pending, topic, index, records))
-    pending.done()
+                answer = _submit(agent, version, pending, topic, index, records)
+                open_count += isinstance(answer, WriteRequest)
+                answers.append(answer)
+    # After the last one was handed on: the write path never answers before `submit` returns.
+    pending.expect(open_count)
 
 
 def _submit(
@@ -127,8 +149,21 @@ def _submit(
 ) -> ProducedPartition | WriteRequest:
     """Hand a batch to the write path; or say why not."""
     try:
-        data, batch = _validated(agent, version, topic, records)
-        append_ms = -1
+        now_ms = agent.clock.wall_ms()
+        settings = topic.settings
+        batches = validate_batches(
+            records if records is not None else _NOTHING,
+            batch_bytes_max=settings.max_message_bytes,
+            zstd_allowed=version >= ZSTD_FROM,
+            timestamp_ms_min=now_ms - settings.message_timestamp_before_max_ms,
+            timestamp_ms_max=now_ms + settings.message_timestamp_after_max_ms,
+        )
+        if len(batches) != 1 or records is None:
+            message = f"{len(batches)} batches for one partition: send one per request"
+            return _refused(index, ErrorCode.invalid_record, message)
+        data, batch, append_ms = records, batches[0], -1
+        if batch.is_transactional:
+            return _refused(index, ErrorCode.invalid_txn_state, "this cluster does not take transactional records")
         if not topic.takes_batches_as_sent:
             if topic.settings.compacted and (place := _keyless_record(data)) is not None:
                 message = "a compacted topic needs a key in every record"
@@ -146,7 +181,6 @@ def _submit(
         batch.base_sequence,
     )
     request = WriteRequest(topic.info.topic_id, index, data, entry, batch.timestamp_ms_base, append_ms, pending.done)
-    pending.expect()
     agent.write_path.submit(request)
     return request
 
@@ -172,24 +206,3 @@ def _rewritten(
 
 def _keyless_record(batch: memoryview) -> int | None:
     return first_null_key(batch, bytes_max=BATCH_DECOMPRESSED_BYTES_MAX)
-
-
-def _validated(
-    agent: "Agent", version: int, topic: TopicView, records: memoryview | None
-) -> tuple[memoryview, BatchHeader]:
-    """The one batch that a producer may send to a partition in one request."""
-    settings = topic.settings
-    now_ms = agent.clock.wall_ms()
-    batches = validate_batches(
-        records if records is not None else memoryview(b""),
-        batch_bytes_max=settings.max_message_bytes,
-        zstd_allowed=version >= ZSTD_FROM,
-        timestamp_ms_min=now_ms - settings.message_timestamp_before_max_ms,
-        timestamp_ms_max=now_ms + settings.message_timestamp_after_max_ms,
-    )
-    if len(batches) != 1 or records is None:
-        raise InvalidBatch(ErrorCode.invalid_record, f"{len(batches)} batches for one partition: send one per request")
-    batch = batches[0]
-    if batch.is_transactional:
-        raise InvalidBatch(ErrorCode.invalid_txn_state, "this cluster does not take transactional records")
-    return records, batch
