@@ -131,19 +131,11 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_stime - before_s)
 """
 
 
-def prime_memory(size_bytes: int) -> float:
-    """Touch that much memory once and give it back; the kernel's CPU seconds for it.
-
-    A virtual machine gets its memory from the host page by page, as it is first touched, and whoever is first pays
-    many times over: that cost is the host's, not the broker's.
-    """
+def fresh_memory_cpu_s(size_bytes: int) -> float:
+    """The kernel's CPU seconds for handing out that much memory. On a virtual machine whose host hands it out page by
+    page, that is many times the cost of writing to it."""
     command = [sys.executable, "-c", _TOUCH, str(size_bytes)]
     return float(subprocess.run(command, check=True, timeout=120, stdout=subprocess.PIPE).stdout)
-
-
-def available_memory_bytes() -> int:
-    match = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
-    return int(match[1]) * 1024 if match else 0
 
 
 def _family(pid: int) -> list[int]:

@@ -90,12 +90,12 @@ def test_a_pipelined_producer_keeps_its_order_over_a_long_tailed_store(idempoten
             offsets[message.partition()].append(message.offset())
 
         for i in range(2_000):
-            producer.produce(topic, b"%d " % (i // 2), partition=i % 2, on_delivery=report)
+            producer.produce(topic, b"%0100d" % (i // 2), partition=i % 2, on_delivery=report)
             producer.poll(0)
         assert producer.flush(60) == 0
         found = read_all(braidlog.bootstrap, topic, 2)
     for partition in range(2):
         assert offsets[partition] == list(range(1_000))
         mine = [record.value for record in found if record.partition == partition]
-        assert mine == [b"%d " % i for i in range(1_000)]
+        assert mine == [b"%0100d" % i for i in range(1_000)]
     assert check_consistency(braidlog.metadata_path, braidlog.store_url).object_count > 30
