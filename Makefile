@@ -8,7 +8,7 @@ STAMP := $(VENV)/.braidlog-setup
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-slow lint format bench lock kcat clean
+.PHONY: help setup demo up test test-slow lint format bench sim mutants lock kcat clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,12 @@ format: setup ## put the sources into the one format
 
 bench: setup ## measure throughput, latency and cost on this machine
 	$(BIN)/python bench/log.py $(ARGS)
+
+sim: setup ## clusters in virtual time with everything going wrong, 100 seeds of it
+	$(BIN)/braid sim --runs 100 $(ARGS)
+
+mutants: setup ## plant known mistakes and count the seeds that the simulator needs to catch each
+	$(BIN)/braid mutants $(ARGS)
 
 lock: ## resolve the dependencies anew and write requirements.lock (needs uv)
 	@echo '# Exact versions of everything that running, testing and checking Braidlog needs. Written by `make lock`.' > requirements.lock.new

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from braidlog.cli import groups, inspecting, processes, records, topics
+from braidlog.cli import groups, inspecting, processes, records, simulating, topics
 from braidlog.cli.errors import report
 from braidlog.cli.options import Config, Format, Set
 from braidlog.cli.output import OutputFormat, emit, emit_fields, emit_rows
@@ -28,6 +28,8 @@ app.command("control")(processes.control)
 app.command("produce")(records.produce)
 app.command("consume")(records.consume)
 app.command("inspect")(inspecting.inspect)
+app.command("sim")(simulating.simulate)
+app.command("mutants")(simulating.mutants)
 
 
 @app.command()

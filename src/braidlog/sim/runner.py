@@ -1,12 +1,13 @@
 """Runs many seeds, and makes a failing one as short as it gets."""
 
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from braidlog.sim.checker import check
-from braidlog.sim.mistakes import MISTAKES
+from braidlog.sim.mistakes import MISTAKES, Mistake
 from braidlog.sim.scenarios import SCENARIOS
 from braidlog.sim.story import tell
 from braidlog.sim.world import Run, simulate
@@ -77,6 +78,31 @@ def run_seed(seed: int, scenario: str = "mixed", mistake: str = "", *, shrink: b
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """How a planted mistake came to light."""
+
+    seeds: int
+    """How many it took, the one that showed it included; all of them where none did."""
+    kind: str
+    """The anomaly that gave it away; empty where none did."""
+
+
+def hunt(mistake: Mistake, seeds_max: int, *, jobs: int) -> Caught:
+    """Try seeds, from 1 on, until one shows that the mistake was made."""
+    seeds = 0
+    for result in run_seeds(range(1, seeds_max + 1), mistake.scenario, jobs=jobs, mistake=mistake.name):
+        seeds += 1
+        if not result.is_good:
+            return Caught(seeds, result.anomalies[0].partition(":")[0])
+    return Caught(seeds, "")
+
+
+def record_history(seed: int, scenario: str, mistake: str = "") -> bytes:
+    """Everything that the clients of one seed did and saw, as JSON lines."""
+    return _run(seed, scenario, mistake, None).history.to_jsonl()
+
+
 def _run(seed: int, scenario: str, mistake: str, strikes: frozenset[int] | None) -> Run:
     with MISTAKES[mistake].plant() if mistake else nullcontext():
         return simulate(seed, SCENARIOS[scenario], strikes=strikes)
@@ -129,14 +155,16 @@ def run_seeds(
             yield run_seed(seed, scenario, mistake)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        waiting = []
-        upcoming = iter(seeds)
-        for seed in upcoming:
-            waiting.append(pool.submit(run_seed, seed, scenario, mistake))
-            if len(waiting) < 2 * jobs:
-                continue
-            yield waiting.pop(0).result()
-            if not keep_going():
-                break
-        for future in waiting:
-            yield future.result()
+        waiting: deque[Future[SeedResult]] = deque()
+        try:
+            for seed in seeds:
+                waiting.append(pool.submit(run_seed, seed, scenario, mistake))
+                if len(waiting) == 2 * jobs:
+                    yield waiting.popleft().result()
+                    if not keep_going():
+                        break
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

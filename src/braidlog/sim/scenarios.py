@@ -16,7 +16,7 @@ async def mixed(world: World) -> None:
     for _ in range(2):
         world.member("readers", "clicks")
     await world.sleep(3.0)
-    await Nemesis(world).run(90.0)
+    await Nemesis(world).run(60.0, pause_s=5.0)
 
 
 async def crashes(world: World) -> None:

@@ -1,0 +1,44 @@
+"""One progress bar on standard error, and nothing where nobody looks."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    progress: "Progress"
+    task: "TaskID"
+
+    def advance(self) -> None:
+        self.progress.advance(self.task)
+
+
+@contextmanager
+def progress_bar(what: str, count: int) -> Iterator[Bar]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    ) as progress:
+        yield Bar(progress, progress.add_task(what, total=count))

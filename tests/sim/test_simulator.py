@@ -1,0 +1,87 @@
+"""Whole simulated clusters: the same seed is the same run, nothing goes wrong that should not, and mistakes show."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from braidlog.sim.mistakes import MISTAKES
+from braidlog.sim.runner import hunt, run_seed, run_seeds
+from braidlog.sim.scenarios import SCENARIOS
+from braidlog.sim.world import World, simulate
+
+SEEDS = 100
+JOBS = 2
+
+
+def digest_in_a_fresh_process(seed: int, hash_seed: str) -> str:
+    command = f"from braidlog.sim.runner import run_seed; print(run_seed({seed}).digest)"
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    done = subprocess.run([sys.executable, "-c", command], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_the_same_seed_gives_the_same_history_byte_for_byte_in_two_fresh_processes() -> None:
+    first, second = digest_in_a_fresh_process(7, "1"), digest_in_a_fresh_process(7, "2")
+    assert first == second
+    assert digest_in_a_fresh_process(8, "1") != first
+
+
+@pytest.mark.timeout(600)
+def test_a_hundred_seeds_with_everything_going_wrong() -> None:
+    results = list(run_seeds(range(1, SEEDS + 1), "mixed", jobs=JOBS))
+    assert [(result.seed, result.anomalies) for result in results if not result.is_good] == []
+    assert sum(result.faults for result in results) > 5 * SEEDS
+    assert sum(result.operations for result in results) > 500 * SEEDS
+
+
+@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name != "mixed"])
+def test_the_other_scenarios(scenario: str) -> None:
+    for seed in range(1, 4):
+        result = run_seed(seed, scenario)
+        assert result.is_good, result.anomalies
+
+
+@pytest.mark.parametrize("name", ["commit-out-of-order", "forget-the-dedup", "refusals-ignored"])
+def test_some_mistakes_show_at_once(name: str) -> None:
+    caught = hunt(MISTAKES[name], 10, jobs=1)
+    assert caught.kind
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("name", MISTAKES)
+def test_every_mistake_is_caught(name: str) -> None:
+    caught = hunt(MISTAKES[name], 500, jobs=JOBS)
+    assert caught.kind, MISTAKES[name].what
+
+
+def test_a_failing_seed_is_told_by_few_faults() -> None:
+    seed = hunt(MISTAKES["refusals-ignored"], 10, jobs=1).seeds
+    whole = run_seed(seed, "mixed", "refusals-ignored")
+    shrunk = run_seed(seed, "mixed", "refusals-ignored", shrink=True)
+    assert whole.faults > shrunk.faults
+    assert "lost-write" in shrunk.story
+
+
+def test_a_mistake_is_gone_after_its_run() -> None:
+    with MISTAKES["forget-the-dedup"].plant():
+        pass
+    assert run_seed(1).is_good
+
+
+async def quiet(world: World) -> None:
+    """A scenario of one's own, in a few lines."""
+    await world.create_topic("calm", 1)
+    world.producer(world.targets("calm"))
+    world.reader(world.targets("calm"))
+    await world.sleep(20.0)
+
+
+def test_without_faults_nothing_fails() -> None:
+    run = simulate(1, quiet)
+    assert run.error == ""
+    assert run.faults == 0
+    outcomes = {operation.outcome for operation in run.history.operations if hasattr(operation, "outcome")}
+    assert outcomes == {"ok"}
