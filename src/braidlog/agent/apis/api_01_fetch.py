@@ -1,7 +1,8 @@
 """Fetch: records out. Answers at once if there is enough, and otherwise waits until there is, or until time is up."""
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Iterator
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from kio.schema.errors import ErrorCode
@@ -127,10 +128,7 @@ class _Fetch:
             known += 1
             if self._range_error(wanted, partition) is not None:
                 return None
-            if wanted.fetch_offset < partition.high_watermark:
-                tail = partition.tail_from(wanted.fetch_offset)
-                size_bytes = sum(extent.length for extent, _ in tail) if tail is not None else wanted.bytes_max
-                ready += min(size_bytes, wanted.bytes_max)
+            ready += self._available_bytes(wanted, partition)
         asked = sum(len(topic.partitions) for topic in self._request.topics)
         return ready if known == asked and asked > 0 else None
 
@@ -164,51 +162,86 @@ class _Fetch:
     # ── reading ──
 
     async def _read(self) -> FetchResponse:
+        """Every partition that has something, at once: a consumer that is behind waits for one round of GETs."""
+        allowed = self._allowances()
+        begun = [
+            self._begin(self._topic(name, topic_id), wanted, next(allowed))
+            for name, topic_id, partitions in self._request.topics
+            for wanted in partitions
+        ]
+        reads = [read for read in begun if not isinstance(read, FetchedPartition)]
+        done = iter([await reads[0]] if len(reads) == 1 else await asyncio.gather(*reads))
+        answers = iter([next(done) if not isinstance(answer, FetchedPartition) else answer for answer in begun])
+        return FetchResponse(
+            [
+                FetchedTopic(name, topic_id, [next(answers) for _ in partitions])
+                for name, topic_id, partitions in self._request.topics
+            ]
+        )
+
+    def _allowances(self) -> Iterator[int]:
+        """How many bytes each partition may have, in the order of the request, until the response is full."""
         budget_bytes = min(max(self._request.bytes_max, 1), RESPONSE_BYTES_MAX)
-        topics: list[FetchedTopic] = []
         for name, topic_id, partitions in self._request.topics:
             topic = self._topic(name, topic_id)
-            answers: list[FetchedPartition] = []
             for wanted in partitions:
-                answer, size_bytes = await self._read_partition(topic, wanted, budget_bytes)
-                budget_bytes -= size_bytes
-                answers.append(answer)
-            topics.append(FetchedTopic(name, topic_id, answers))
-        return FetchResponse(topics)
+                allowance = min(max(wanted.bytes_max, 1), max(budget_bytes, 0))
+                yield allowance
+                if topic is not None and 0 <= wanted.partition_index < len(topic.partitions):
+                    budget_bytes -= min(
+                        allowance, self._available_bytes(wanted, topic.partitions[wanted.partition_index])
+                    )
 
-    async def _read_partition(
-        self, topic: TopicView | None, wanted: FetchPartition, budget_bytes: int
-    ) -> tuple[FetchedPartition, int]:
+    @staticmethod
+    def _available_bytes(wanted: FetchPartition, partition: PartitionView) -> int:
+        """Roughly, and where it is not known as many as are wanted."""
+        if wanted.fetch_offset >= partition.high_watermark:
+            return 0
+        tail = partition.tail_from(wanted.fetch_offset)
+        return wanted.bytes_max if tail is None else min(sum(extent.length for extent, _ in tail), wanted.bytes_max)
+
+    def _begin(
+        self, topic: TopicView | None, wanted: FetchPartition, bytes_max: int
+    ) -> FetchedPartition | Coroutine[Any, Any, FetchedPartition]:
+        """The answer, or the read that will give it."""
         index = wanted.partition_index
         if topic is None:
             unknown = ErrorCode.unknown_topic_id if self._by_id else ErrorCode.unknown_topic_or_partition
-            return FetchedPartition(index, unknown), 0
+            return FetchedPartition(index, unknown)
         if not 0 <= index < len(topic.partitions):
-            return FetchedPartition(index, ErrorCode.unknown_topic_or_partition), 0
+            return FetchedPartition(index, ErrorCode.unknown_topic_or_partition)
         partition = topic.partitions[index]
         error = self._range_error(wanted, partition)
         if error is not None:
-            return FetchedPartition(index, error, log_start_offset=partition.log_start_offset), 0
+            return FetchedPartition(index, error, log_start_offset=partition.log_start_offset)
         preferred = reader_for(self._agent, partition, self._request.rack_id)
-        high_watermark = partition.high_watermark
-        found = Slice([], 0, wanted.fetch_offset)
-        if preferred == -1 and wanted.fetch_offset < high_watermark and budget_bytes > 0:
-            try:
-                found = await self._agent.reader.read(
-                    partition, wanted.fetch_offset, min(max(wanted.bytes_max, 1), budget_bytes)
-                )
-            except (StoreError, BraidError, DamagedExtent, ExtentGone) as problem:
-                return FetchedPartition(index, self._read_error(problem, partition, wanted.fetch_offset)), 0
+        if preferred == -1 and wanted.fetch_offset < partition.high_watermark and bytes_max > 0:
+            return self._read_partition(partition, wanted, bytes_max)
+        return self._answer(partition, wanted, Slice([], 0, wanted.fetch_offset), preferred)
+
+    async def _read_partition(
+        self, partition: PartitionView, wanted: FetchPartition, bytes_max: int
+    ) -> FetchedPartition:
+        try:
+            found = await self._agent.reader.read(partition, wanted.fetch_offset, bytes_max)
+        except (StoreError, BraidError, DamagedExtent, ExtentGone) as problem:
+            return FetchedPartition(wanted.partition_index, self._read_error(problem, partition, wanted.fetch_offset))
+        return self._answer(partition, wanted, found)
+
+    def _answer(
+        self, partition: PartitionView, wanted: FetchPartition, found: Slice, preferred: int = -1
+    ) -> FetchedPartition:
+        end_offset = max(partition.high_watermark, found.next_offset) if found.buffers else partition.high_watermark
         return FetchedPartition(
-            index,
+            wanted.partition_index,
             ErrorCode.none,
-            high_watermark=max(high_watermark, found.next_offset),
-            last_stable_offset=max(high_watermark, found.next_offset),
+            high_watermark=end_offset,
+            last_stable_offset=end_offset,
             log_start_offset=partition.log_start_offset,
             aborted_transactions=None if self._request.isolation_level == 0 else [],
             preferred_read_replica=preferred,
             records=found.buffers,
-        ), found.size_bytes
+        )
 
     def _read_error(self, problem: Exception, partition: PartitionView, offset: int) -> int:
         log.warning("read failed", partition_id=partition.partition_id, offset=offset, error=str(problem))
