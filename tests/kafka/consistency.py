@@ -89,13 +89,14 @@ async def _check_partitions(
     end_of: dict[int, int] = {}
     sequences: dict[tuple[int, int, int], int] = {}
     for partition_id, base, end, number, position, length in extents:
-        start, following, _ = partitions[partition_id]
+        start, following, settled = partitions[partition_id]
         before = end_of.get(partition_id)
         if before is None:
             assert base <= start, f"partition {partition_id} begins at {base}, its log at {start}"
         else:
             assert base == before, f"partition {partition_id} goes from {before} to {base}"
-        assert base < end <= following
+        assert base < end
+        assert end <= following or base >= settled
         end_of[partition_id] = end
         data = memoryview(await store.get_range(objects[number][1], position, position + length))
         count = 0
@@ -112,7 +113,8 @@ async def _check_partitions(
         assert count == end - base, f"{count} records for offsets {base} to {end} of partition {partition_id}"
         findings.record_count += count
     for partition_id, (start, following, _) in partitions.items():
-        assert end_of.get(partition_id, start) == following, f"partition {partition_id} ends too early in the index"
+        # Extents that are not in the table yet may go beyond what the partition's row knows.
+        assert end_of.get(partition_id, start) >= following, f"partition {partition_id} ends too early in the index"
 
 
 async def list_data_keys(store: Store) -> list[str]:

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TypeAlias
 
-import msgspec
-
 from braidlog.control.catalog import Catalog
 from braidlog.control.error_codes import ErrorCode
 from braidlog.control.feed import Feed
@@ -106,14 +104,17 @@ class ExtentIndex:
         The newest are taken before the table is read, so that none is missed that moves over meanwhile.
         """
         state = self._catalog.partitions.get(partition_id)
-        high_watermark = state.next_offset if state is not None else 0
+        # The table knows neither of extents that are not in it.
+        high_watermark, size_bytes = (state.next_offset, state.size_bytes) if state is not None else (0, 0)
         newest = [(extent, self._recent.stored[extent.object_number]) for extent in recent]
 
         def find(tx: Transaction) -> FoundExtents:
             bounds = _read_bounds(tx, partition_id)
             if bounds is None or state is None:
                 return FoundExtents(PartitionBounds(partition_id, 0, 0, 0), [], [], known=False)
-            bounds = msgspec.structs.replace(bounds, high_watermark=max(high_watermark, bounds.log_start_offset))
+            bounds = PartitionBounds(
+                partition_id, bounds.log_start_offset, max(high_watermark, bounds.log_start_offset), size_bytes
+            )
             pairs = [
                 pair
                 for pair in search(tx, bounds, newest)

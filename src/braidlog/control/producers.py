@@ -1,7 +1,7 @@
 """Idempotent producers: what each has written, partition by partition, and what may come next."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -30,8 +30,12 @@ _INVALID_EPOCH = int(ErrorCode.INVALID_PRODUCER_EPOCH)
 Remembered = tuple[int, int, int]
 """First sequence, last sequence, base offset."""
 
+AppendedBatch = tuple[int, int, int, Remembered]
+"""Producer id, partition id, producer epoch, and what is remembered of the batch. Persisted: keep it stable."""
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[Remembered, ...]).decode
+_decode_batches = msgspec.msgpack.Decoder(list[AppendedBatch]).decode
 
 
 class ProducerPartition:
@@ -40,14 +44,28 @@ class ProducerPartition:
     `planned_*` are what the plan in progress would make of it.
     """
 
-    __slots__ = ("batches", "epoch", "partition_id", "planned_batches", "planned_epoch", "touched")
+    __slots__ = (
+        "batches",
+        "epoch",
+        "partition_id",
+        "planned_batches",
+        "planned_epoch",
+        "producer_id",
+        "touched",
+        "unsettled",
+    )
 
-    def __init__(self, partition_id: int, epoch: int = -1, batches: tuple[Remembered, ...] = ()) -> None:
+    def __init__(
+        self, producer_id: int, partition_id: int, epoch: int = -1, batches: tuple[Remembered, ...] = ()
+    ) -> None:
+        self.producer_id = producer_id
         self.partition_id = partition_id
         self.epoch = self.planned_epoch = epoch
         self.batches = self.planned_batches = batches
         self.touched = False
         """Whether the plan in progress changes it."""
+        self.unsettled = False
+        """Whether it knows more than its row in the metadata: the rest is durable with the recent objects."""
 
     def judge(self, epoch: int, first: int, count: int, offset: int, any_start: bool) -> int:
         """Plan the next batch, which would get `offset`.
@@ -79,6 +97,13 @@ class ProducerPartition:
         self.planned_batches = ((first, last, offset),)
         return 0
 
+    def replay(self, epoch: int, batch: Remembered) -> None:
+        """Take in a batch that was appended, unless it is known: offsets of a partition only grow."""
+        if self.batches and batch[2] <= self.batches[-1][2]:
+            return
+        kept = self.batches[1 - BATCHES_REMEMBERED :] if epoch == self.epoch else ()
+        self.epoch, self.batches = epoch, (*kept, batch)
+
     def apply_plan(self) -> None:
         self.epoch, self.batches, self.touched = self.planned_epoch, self.planned_batches, False
 
@@ -100,7 +125,7 @@ class Producer:
     def partition(self, partition_id: int) -> ProducerPartition:
         state = self.partitions.get(partition_id)
         if state is None:
-            state = self.partitions[partition_id] = ProducerPartition(partition_id)
+            state = self.partitions[partition_id] = ProducerPartition(self.producer_id, partition_id)
         return state
 
 
@@ -110,62 +135,90 @@ class ProducerPlan:
     def __init__(self, now_ms: int, activity_interval_ms: int) -> None:
         self._now_ms = now_ms
         self._activity_interval_ms = activity_interval_ms
-        self._touched: list[tuple[int, ProducerPartition]] = []
+        self._touched: list[ProducerPartition] = []
         self._producers: dict[int, tuple[Producer, int]] = {}
 
     def touch(self, producer: Producer, state: ProducerPartition) -> None:
         """Call after the first accepted batch of a producer in a partition."""
         state.touched = True
-        self._touched.append((producer.producer_id, state))
+        self._touched.append(state)
         epoch = state.planned_epoch
         if epoch > producer.epoch or producer.active_ms + self._activity_interval_ms <= self._now_ms:
             known = self._producers.get(producer.producer_id)
             if known is None or known[1] < epoch:
                 self._producers[producer.producer_id] = (producer, max(epoch, producer.epoch))
 
-    def rows(self) -> tuple[list[Row], list[Row]]:
-        """Of `producers` and of `producer_partitions`."""
-        return (
-            [(p.producer_id, epoch, int(p.adopted), self._now_ms) for p, epoch in self._producers.values()],
-            [(pid, s.partition_id, s.planned_epoch, _encode(s.planned_batches)) for pid, s in self._touched],
-        )
+    def rows(self) -> list[Row]:
+        """Of `producers`. What was appended is written with each object."""
+        return [(p.producer_id, epoch, int(p.adopted), self._now_ms) for p, epoch in self._producers.values()]
 
     def apply(self) -> None:
-        for _, state in self._touched:
+        for state in self._touched:
             state.apply_plan()
         for producer, epoch in self._producers.values():
             producer.epoch = epoch
             producer.active_ms = self._now_ms
 
     def discard(self) -> None:
-        for _, state in self._touched:
+        for state in self._touched:
             state.discard_plan()
 
 
-def write_producers(tx: Transaction, producers: list[Row], partitions: list[Row]) -> None:
-    if producers:
+def write_producers(tx: Transaction, rows: list[Row]) -> None:
+    if rows:
         tx.executemany(
             "INSERT INTO producers (producer_id, producer_epoch, adopted, active_ms) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (producer_id) DO UPDATE SET producer_epoch = excluded.producer_epoch,"
             " adopted = excluded.adopted, active_ms = excluded.active_ms",
-            producers,
+            rows,
         )
-    if partitions:
-        tx.executemany(
-            "INSERT INTO producer_partitions (producer_id, partition_id, producer_epoch, batches) VALUES (?, ?, ?, ?)"
-            " ON CONFLICT (producer_id, partition_id) DO UPDATE SET producer_epoch = excluded.producer_epoch,"
-            " batches = excluded.batches",
-            partitions,
-        )
+
+
+def encode_batches(batches: list[AppendedBatch]) -> bytes | None:
+    """What an object appended for idempotent producers: durable in this form until their states are written."""
+    return _encode(batches) if batches else None
+
+
+def decode_batches(data: bytes | None) -> list[AppendedBatch]:
+    return _decode_batches(data) if data is not None else []
+
+
+def write_producer_partitions(tx: Transaction, states: Iterable[ProducerPartition]) -> None:
+    """As they are without the plan in progress. Who holds the turn waits for this, so they cannot change meanwhile."""
+    tx.executemany(
+        "INSERT INTO producer_partitions (producer_id, partition_id, producer_epoch, batches) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (producer_id, partition_id) DO UPDATE SET producer_epoch = excluded.producer_epoch,"
+        " batches = excluded.batches",
+        ((state.producer_id, state.partition_id, state.epoch, _encode(state.batches)) for state in states),
+    )
+
+
+def read_producer_partition(tx: Transaction, producer_id: int, partition_id: int) -> ProducerPartition:
+    rows = tx.query(
+        "SELECT producer_epoch, batches FROM producer_partitions WHERE producer_id = ? AND partition_id = ?",
+        (producer_id, partition_id),
+    )
+    if not rows:
+        return ProducerPartition(producer_id, partition_id)
+    return ProducerPartition(producer_id, partition_id, rows[0][0], _decode(rows[0][1]))
 
 
 class Producers:
     """Producer states, loaded when needed. Everything but `init` is called by who holds the turn."""
 
     def __init__(
-        self, metadata: MetadataStore, turn: asyncio.Lock, clock: Clock, *, expiration_ms: int, states_max: int
+        self,
+        metadata: MetadataStore,
+        turn: asyncio.Lock,
+        clock: Clock,
+        settle: Callable[[], Awaitable[None]],
+        *,
+        expiration_ms: int,
+        states_max: int,
     ) -> None:
+        """`settle` writes every state that knows more than its row."""
         self._metadata = metadata
+        self._settle = settle
         self._turn = turn
         self._clock = clock
         self._expiration_ms = expiration_ms
@@ -188,12 +241,18 @@ class Producers:
         deadline_ms = self._clock.wall_ms() - self._expiration_ms
         expired = [pid for pid in wanted if cache[pid].epoch >= 0 and cache[pid].active_ms <= deadline_ms]
         if expired:
-            await self._metadata.transact(lambda tx: _delete_producers(tx, expired))
+            await self._delete(expired)
             cache.update((producer_id, Producer(producer_id)) for producer_id in expired)
         for producer_id in wanted:
             cache[producer_id] = cache.pop(producer_id)
         self._evict(wanted, len(missing))
         return cache
+
+    async def _delete(self, producer_ids: list[int]) -> None:
+        if any(_is_unsettled(self._cache[each]) for each in producer_ids if each in self._cache):
+            # Or a restart would bring back what recent objects still tell of them.
+            await self._settle()
+        await self._metadata.transact(lambda tx: _delete_producers(tx, producer_ids))
 
     def _evict(self, wanted: dict[int, None], loaded_count: int) -> None:
         """Keep the cache within its limit. Counting it takes a while, so that is done only now and then."""
@@ -202,10 +261,13 @@ class Producers:
             return
         self._uncounted = 0
         count = sum(len(producer.partitions) + 1 for producer in self._cache.values())
-        for producer_id in list(self._cache):
+        for producer_id, producer in list(self._cache.items()):
             if count <= self._states_max or producer_id in wanted:
                 return
-            count -= len(self._cache.pop(producer_id).partitions) + 1
+            # What is unsettled could not be read back. It is bounded, and settles soon.
+            if not _is_unsettled(producer):
+                del self._cache[producer_id]
+                count -= len(producer.partitions) + 1
 
     async def init(self, request: InitProducerId) -> ProducerIdentity:
         if request.transactional_id is not None:
@@ -223,7 +285,7 @@ class Producers:
                 await self._ids.reserve(1)
                 producer, epoch = Producer(self._ids.take()), 0
             row = (producer.producer_id, epoch, 0, now_ms)
-            await self._metadata.transact(lambda tx: write_producers(tx, [row], []))
+            await self._metadata.transact(lambda tx: write_producers(tx, [row]))
             producer.epoch, producer.adopted, producer.active_ms = epoch, False, now_ms
             self._cache[producer.producer_id] = producer
             return ProducerIdentity(0, producer.producer_id, epoch)
@@ -242,7 +304,7 @@ class Producers:
                 )
                 expired = [row[0] for row in rows]
                 if expired:
-                    await self._metadata.transact(lambda tx, ids=expired: _delete_producers(tx, ids))  # type: ignore[misc]
+                    await self._delete(expired)
                     for producer_id in expired:
                         self._cache.pop(producer_id, None)
             count += len(expired)
@@ -255,6 +317,10 @@ class Producers:
         for producer in self._cache.values():
             for partition_id in [known for known in producer.partitions if known in gone]:
                 del producer.partitions[partition_id]
+
+
+def _is_unsettled(producer: Producer) -> bool:
+    return any(state.unsettled for state in producer.partitions.values())
 
 
 def _read_producers(tx: Transaction, producer_ids: list[int]) -> dict[int, Producer]:
@@ -271,7 +337,7 @@ def _read_producers(tx: Transaction, producer_ids: list[int]) -> dict[int, Produ
             "SELECT partition_id, producer_epoch, batches FROM producer_partitions WHERE producer_id = ?",
             (producer_id,),
         ):
-            producer.partitions[partition_id] = ProducerPartition(partition_id, epoch, _decode(batches))
+            producer.partitions[partition_id] = ProducerPartition(producer_id, partition_id, epoch, _decode(batches))
     return found
 
 

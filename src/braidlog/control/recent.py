@@ -1,22 +1,33 @@
-"""The newest extents: durable by object, and moved into the table of extents partition by partition, many at a time.
+"""What the newest objects changed: durable by object, and moved to where it is found by partition, many at a time.
 
-Without this, every object would touch as many places of the table as it has partitions.
+Without this, every object would touch as many places of several tables as it has partitions.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 
 import msgspec
 
 from braidlog.control.interface import IndexedExtent, ObjectSequenced, StoredObject
 from braidlog.control.metadata import MetadataStore, Row, Transaction
 from braidlog.control.partitions import PartitionState
+from braidlog.control.producers import (
+    ProducerPartition,
+    decode_batches,
+    read_producer_partition,
+    write_producer_partitions,
+)
 
 _INSERT = (
     "INSERT INTO extents (partition_id, base_offset, end_offset, object_number, position, length,"
-    " timestamp_ms_min, timestamp_ms_max) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+    " timestamp_ms_min, timestamp_ms_max) VALUES "
 )
+_INSERT_ROW = "(?, ?, ?, ?, ?, ?, ?, ?)"
+_ROWS_PER_INSERT = 64
+_INSERT_ONE = _INSERT + _INSERT_ROW
+_INSERT_MANY = _INSERT + ", ".join([_INSERT_ROW] * _ROWS_PER_INSERT)
 _SETTLED_PER_INCOMING = 2
 
 _decode = msgspec.msgpack.Decoder(list[IndexedExtent]).decode
@@ -27,28 +38,41 @@ class _RecentObject:
     stored: StoredObject
     states: list[PartitionState]
     """Of the partitions that it has extents of."""
+    producers: list[ProducerPartition]
+    """That it has batches of."""
 
 
 @dataclass(slots=True, eq=False)
 class Settling:
-    """Partitions whose recent extents move into the table."""
+    """Partitions whose recent extents move into the table, and producers whose state is written."""
 
     states: dict[int, PartitionState] = field(default_factory=dict)
     extent_rows: list[Row] = field(default_factory=list)
-    settled_rows: list[Row] = field(default_factory=list)
+    partition_rows: list[Row] = field(default_factory=list)
+    producers: dict[ProducerPartition, None] = field(default_factory=dict)
     done_number: int = 0
-    """Objects up to here have no recent extents left."""
+    """Objects up to here have nothing left that is not elsewhere."""
 
     def add(self, state: PartitionState) -> None:
         if state.recent and state.partition_id not in self.states:
             self.states[state.partition_id] = state
             self.extent_rows.extend(map(msgspec.structs.astuple, state.recent))
-            self.settled_rows.append((state.recent[-1].end_offset, state.partition_id))
+            next_offset = state.next_offset
+            self.partition_rows.append((next_offset, state.size_bytes, next_offset, state.partition_id))
+
+    def finish(self, recent: _RecentObject) -> None:
+        """All extents of the object move, or have moved: its row can go, once its producers are written."""
+        producers = self.producers
+        for producer in recent.producers:
+            if producer.unsettled:
+                producers[producer] = None
+        self.done_number = recent.stored.number
 
     def write(self, tx: Transaction) -> None:
-        if self.settled_rows:
-            tx.executemany(_INSERT, self.extent_rows)
-            tx.executemany("UPDATE partitions SET settled_offset = ? WHERE partition_id = ?", self.settled_rows)
+        if self.partition_rows:
+            _insert_extents(tx, self.extent_rows)
+            _update_partitions(tx, self.partition_rows)
+        write_producer_partitions(tx, self.producers)
         if self.done_number:
             tx.execute("DELETE FROM recent_objects WHERE number <= ?", (self.done_number,))
 
@@ -57,12 +81,14 @@ class RecentExtents:
     """Called by who holds the turn."""
 
     def __init__(self, metadata: MetadataStore, *, extents_max: int) -> None:
+        """`extents_max` also limits the batches of idempotent producers."""
         self._metadata = metadata
         self._extents_max = extents_max
         self._objects: deque[_RecentObject] = deque()
         self._states: dict[int, PartitionState] = {}
         """Those that have recent extents, by partition id; also of topics deleted meanwhile."""
         self._count = 0
+        self._batch_count = 0
         self.stored: dict[int, StoredObject] = {}
         """The objects of all recent extents, by number."""
 
@@ -70,35 +96,38 @@ class RecentExtents:
         """At the start: settle what an earlier run left."""
         await self._metadata.transact(_recover)
 
-    def add(self, event: ObjectSequenced, states: Mapping[int, PartitionState]) -> None:
-        """Take in an object whose extents are durable."""
-        touched: list[PartitionState] = []
-        for extent in event.extents:
-            state = states[extent.partition_id]
+    def add(self, event: ObjectSequenced, states: list[PartitionState], producers: list[ProducerPartition]) -> None:
+        """Take in an object whose extents are durable. `states` are their partitions, one by one."""
+        for extent, state in zip(event.extents, states, strict=True):
             if not state.recent:
-                self._states[extent.partition_id] = state
+                self._states[state.partition_id] = state
             state.recent.append(extent)
-            touched.append(state)
+        for producer in producers:
+            producer.unsettled = True
         self.stored[event.object.number] = event.object
-        self._objects.append(_RecentObject(event.object, touched))
-        self._count += len(event.extents)
+        self._objects.append(_RecentObject(event.object, states, producers))
+        self._count += len(states)
+        self._batch_count += len(producers)
 
-    def make_room(self, extent_count: int) -> Settling:
+    def make_room(self, extent_count: int, batch_count: int) -> Settling:
         """What should settle along with so many new ones: the partitions with the oldest extents first.
 
         From half the limit on, twice as many go as come, so that no single commit has to wait for a great many.
         """
         settling = Settling()
-        if self._count + extent_count <= self._extents_max // 2:
-            return settling
-        wanted = max(_SETTLED_PER_INCOMING * extent_count, self._count + extent_count - self._extents_max)
+        wanted = 0
+        if self._count + extent_count > self._extents_max // 2:
+            wanted = max(_SETTLED_PER_INCOMING * extent_count, self._count + extent_count - self._extents_max)
+        batches_wanted = self._batch_count + batch_count - self._extents_max
         for recent in self._objects:
+            number = recent.stored.number
             for state in recent.states:
-                if len(settling.extent_rows) >= wanted:
+                if len(settling.extent_rows) >= wanted and batches_wanted <= 0:
                     return settling
-                if state.recent and state.recent[0].object_number <= recent.stored.number:
+                if state.recent and state.recent[0].object_number <= number:
                     settling.add(state)
-            settling.done_number = recent.stored.number
+            settling.finish(recent)
+            batches_wanted -= len(recent.producers)
         return settling
 
     def settled(self, settling: Settling) -> None:
@@ -106,37 +135,72 @@ class RecentExtents:
         for state in settling.states.values():
             state.recent = []
             del self._states[state.partition_id]
+        for producer in settling.producers:
+            producer.unsettled = False
         self._count -= len(settling.extent_rows)
         while self._objects and self._objects[0].stored.number <= settling.done_number:
-            del self.stored[self._objects.popleft().stored.number]
+            recent = self._objects.popleft()
+            self._batch_count -= len(recent.producers)
+            del self.stored[recent.stored.number]
 
     async def settle(self, partition_ids: Iterable[int] | None = None) -> None:
-        """Move all recent extents of these partitions (None: of all)."""
+        """Move all recent extents of these partitions. None: of all, and write what producers did."""
         settling = Settling()
         for partition_id in self._states if partition_ids is None else partition_ids:
             state = self._states.get(partition_id)
             if state is not None:
                 settling.add(state)
-        if not settling.states:
-            return
         if partition_ids is None:
-            settling.done_number = self._objects[-1].stored.number
-        await self._metadata.transact(settling.write)
-        self.settled(settling)
+            for recent in self._objects:
+                settling.finish(recent)
+        if settling.states or settling.done_number:
+            await self._metadata.transact(settling.write)
+            self.settled(settling)
+
+
+def _insert_extents(tx: Transaction, rows: list[Row]) -> None:
+    """Many rows to a statement: each step of a statement costs as much as some rows do, and a turn of Python's lock."""
+    single_start = len(rows) - len(rows) % _ROWS_PER_INSERT
+    for start in range(0, single_start, _ROWS_PER_INSERT):
+        tx.execute(_INSERT_MANY, tuple(chain.from_iterable(rows[start : start + _ROWS_PER_INSERT])))
+    tx.executemany(_INSERT_ONE, rows[single_start:])
+
+
+def _update_partitions(tx: Transaction, rows: list[Row]) -> None:
+    tx.executemany(
+        "UPDATE partitions SET next_offset = ?, size_bytes = ?, settled_offset = ? WHERE partition_id = ?", rows
+    )
 
 
 def _recover(tx: Transaction) -> None:
-    settled: dict[int, int] = dict(tx.query("SELECT partition_id, settled_offset FROM partitions"))
-    rows: list[Row] = []
-    ends: dict[int, int] = {}
-    for (encoded,) in tx.query("SELECT extents FROM recent_objects ORDER BY number"):
+    bounds: dict[int, list[int]] = {
+        partition_id: [next_offset, size_bytes, settled_offset]
+        for partition_id, next_offset, size_bytes, settled_offset in tx.query(
+            "SELECT partition_id, next_offset, size_bytes, settled_offset FROM partitions"
+        )
+    }
+    extent_rows: list[Row] = []
+    changed: dict[int, list[int]] = {}
+    producers: dict[tuple[int, int], ProducerPartition] = {}
+    for encoded, producer_batches in tx.query("SELECT extents, producer_batches FROM recent_objects ORDER BY number"):
         for extent in _decode(encoded):
-            if extent.base_offset >= settled[extent.partition_id]:
-                rows.append(msgspec.structs.astuple(extent))
-                ends[extent.partition_id] = extent.end_offset
-    tx.executemany(_INSERT, rows)
-    tx.executemany(
-        "UPDATE partitions SET settled_offset = ? WHERE partition_id = ?",
-        [(end_offset, partition_id) for partition_id, end_offset in ends.items()],
-    )
+            known = bounds[extent.partition_id]
+            if extent.base_offset < known[2]:
+                continue
+            extent_rows.append(msgspec.structs.astuple(extent))
+            changed[extent.partition_id] = known
+            known[2] = extent.end_offset
+            # An earlier release counted extents before they moved.
+            if extent.base_offset >= known[0]:
+                known[0] = extent.end_offset
+                known[1] += extent.length
+        for producer_id, partition_id, epoch, batch in decode_batches(producer_batches):
+            state = producers.get((producer_id, partition_id))
+            if state is None:
+                state = read_producer_partition(tx, producer_id, partition_id)
+                producers[producer_id, partition_id] = state
+            state.replay(epoch, batch)
+    _insert_extents(tx, extent_rows)
+    _update_partitions(tx, [(*known, partition_id) for partition_id, known in changed.items()])
+    write_producer_partitions(tx, producers.values())
     tx.execute("DELETE FROM recent_objects")

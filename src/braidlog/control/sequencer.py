@@ -26,7 +26,15 @@ from braidlog.control.interface import (
 )
 from braidlog.control.metadata import MetadataConflict, MetadataStore, Row, Transaction
 from braidlog.control.partitions import PartitionState, TopicState
-from braidlog.control.producers import Producer, ProducerPlan, Producers, write_producers
+from braidlog.control.producers import (
+    AppendedBatch,
+    Producer,
+    ProducerPartition,
+    ProducerPlan,
+    Producers,
+    encode_batches,
+    write_producers,
+)
 from braidlog.control.recent import RecentExtents, Settling
 from braidlog.objects.format import CorruptObject, decode_footer_bytes, extents_length
 from braidlog.objects.keys import parse_data_key
@@ -72,13 +80,15 @@ class _GroupPlan:
         self._partitions: dict[int, PartitionState] = {}
         self._object_rows: list[Row] = []
         self._recent_rows: list[Row] = []
-        self._partition_rows: list[Row] = []
         self._producer_rows: list[Row] = []
-        self._producer_partition_rows: list[Row] = []
+        self._recent: list[tuple[ObjectSequenced, list[PartitionState], list[ProducerPartition]]] = []
+        """With the partition of each extent, and the producer of each batch that has one."""
         self._settling: Settling | None = None
         self.verdicts: list[tuple[_Waiting, ObjectVerdict, bytes]] = []
         self.events: list[ObjectSequenced] = []
         self.extent_count = 0
+        self.batch_count = 0
+        """Of idempotent producers."""
 
     def add(self, waiting: _Waiting, number: int) -> None:
         # This runs for every extent, and its inner loop for every batch, that the whole cluster writes: so it is one
@@ -86,6 +96,9 @@ class _GroupPlan:
         topics, partitions, producers, changes = self._topics, self._partitions, self._producers, self._changes
         answers: list[ExtentVerdict] = []
         indexed: list[IndexedExtent] = []
+        states: list[PartitionState] = []
+        batches: list[AppendedBatch] = []
+        writers: list[ProducerPartition] = []
         for extent in waiting.footer.extents:
             topic = topics.get(extent.topic_id)
             index = extent.partition
@@ -111,8 +124,11 @@ class _GroupPlan:
                         code = _INVALID_RECORD
                     else:
                         code = known.judge(epoch, sequence, batch.offset_count, offset, producer.adopted)
-                    if code == 0 and not known.touched:
-                        changes.touch(producer, known)
+                    if code == 0:
+                        batches.append((producer_id, partition_id, epoch, known.planned_batches[-1]))
+                        writers.append(known)
+                        if not known.touched:
+                            changes.touch(producer, known)
                 if code == 0:
                     verdicts.append(BatchVerdict(0, offset))
                     offset += batch.offset_count
@@ -136,6 +152,7 @@ class _GroupPlan:
                             run_timestamp_ms,
                         )
                     )
+                    states.append(state)
                     accepted_bytes += length
                 position += batch.length
                 run_position, run_offset, run_timestamp_ms = position, offset, -1
@@ -149,17 +166,24 @@ class _GroupPlan:
                         partition_id, run_offset, offset, number, run_position, length, earliest_ms, latest_ms
                     )
                 )
+                states.append(state)
                 accepted_bytes += length
             if accepted_bytes:
                 state.planned_next_offset = offset
                 state.planned_size_bytes += accepted_bytes
                 partitions[partition_id] = state
             answers.append(ExtentVerdict(state.log_start_offset, verdicts))
-        self._finish_object(waiting, number, ObjectVerdict(0, answers), indexed)
+        request = waiting.request
+        self._add_object(waiting, number, ObjectVerdict(0, answers), len(indexed))
+        if indexed:
+            event = ObjectSequenced(StoredObject(number, request.key, request.size), indexed)
+            self.events.append(event)
+            self.extent_count += len(indexed)
+            self.batch_count += len(batches)
+            self._recent_rows.append((number, _encode(indexed), encode_batches(batches)))
+            self._recent.append((event, states, writers))
 
-    def _finish_object(
-        self, waiting: _Waiting, number: int, verdict: ObjectVerdict, indexed: list[IndexedExtent]
-    ) -> None:
+    def _add_object(self, waiting: _Waiting, number: int, verdict: ObjectVerdict, extent_count: int) -> None:
         request, footer = waiting.request, waiting.footer
         encoded = _encode(verdict)
         self._object_rows.append(
@@ -170,25 +194,17 @@ class _GroupPlan:
                 request.size,
                 footer.write_epoch,
                 self._now_ms,
-                len(indexed),
-                None if indexed else self._now_ms,
+                extent_count,
+                None if extent_count else self._now_ms,
                 encoded,
             )
         )
         self.verdicts.append((waiting, verdict, encoded))
-        if indexed:
-            self.extent_count += len(indexed)
-            self._recent_rows.append((number, _encode(indexed)))
-            self.events.append(ObjectSequenced(StoredObject(number, request.key, request.size), indexed))
 
     def prepare(self, settling: Settling) -> None:
         """Turn the plan into rows, so that the writing thread need not touch what the event loop uses."""
         self._settling = settling
-        self._partition_rows = [
-            (state.planned_next_offset, state.planned_size_bytes, state.partition_id)
-            for state in self._partitions.values()
-        ]
-        self._producer_rows, self._producer_partition_rows = self._changes.rows()
+        self._producer_rows = self._changes.rows()
 
     def write(self, tx: Transaction) -> dict[bytes, bytes | None]:
         """Write everything, or nothing and return the verdicts of objects that were sequenced before, by nonce."""
@@ -202,11 +218,10 @@ class _GroupPlan:
             " unreferenced_ms, verdict) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             self._object_rows,
         )
-        tx.executemany("INSERT INTO recent_objects (number, extents) VALUES (?, ?)", self._recent_rows)
         tx.executemany(
-            "UPDATE partitions SET next_offset = ?, size_bytes = ? WHERE partition_id = ?", self._partition_rows
+            "INSERT INTO recent_objects (number, extents, producer_batches) VALUES (?, ?, ?)", self._recent_rows
         )
-        write_producers(tx, self._producer_rows, self._producer_partition_rows)
+        write_producers(tx, self._producer_rows)
         if self._settling is not None:
             self._settling.write(tx)
         return repeated
@@ -217,8 +232,8 @@ class _GroupPlan:
         self._changes.apply()
         if self._settling is not None:
             recent.settled(self._settling)
-        for event in self.events:
-            recent.add(event, self._partitions)
+        for event, states, writers in self._recent:
+            recent.add(event, states, writers)
 
     def discard(self) -> None:
         for state in self._partitions.values():
@@ -351,7 +366,7 @@ class Sequencer:
                     stale.append(waiting)
                 else:
                     plan.add(waiting, self._numbers.take())
-            plan.prepare(self._recent_extents.make_room(plan.extent_count))
+            plan.prepare(self._recent_extents.make_room(plan.extent_count, plan.batch_count))
             repeated = await self._metadata.transact(plan.write) if plan.verdicts else {}
         except BaseException:
             plan.discard()

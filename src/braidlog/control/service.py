@@ -107,14 +107,15 @@ class ControlService:
         self.feed = Feed(epoch, events_max=settings.feed_events_max, ring_bytes_max=settings.feed_bytes_max)
         self.catalog = Catalog(metadata, turn, self.feed, clock, self._entropy.fork(f"catalog/{epoch}"))
         self.epochs = WriteEpochs(metadata, turn)
+        self.recent = RecentExtents(metadata, extents_max=settings.recent_extents_max)
         self.producers = Producers(
             metadata,
             turn,
             clock,
+            self.recent.settle,
             expiration_ms=int(settings.producer_expiration_s * 1000),
             states_max=settings.producer_states_max,
         )
-        self.recent = RecentExtents(metadata, extents_max=settings.recent_extents_max)
         self.index = ExtentIndex(
             metadata=metadata, turn=turn, catalog=self.catalog, recent=self.recent, feed=self.feed, clock=clock
         )

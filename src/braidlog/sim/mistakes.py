@@ -18,7 +18,7 @@ from braidlog.agent.follower import FeedFollower
 from braidlog.agent.sequencing import Sequencing
 from braidlog.agent.view import ClusterView
 from braidlog.cache.blocks import BlockCache
-from braidlog.control import producers, sequencer
+from braidlog.control import producers, recent, sequencer
 from braidlog.control.epochs import WriteEpochs
 from braidlog.control.feed import Feed
 from braidlog.control.interface import CommitObject, FeedRequest, ObjectVerdict, PartitionBounds
@@ -75,7 +75,7 @@ def _mistake(what: str, scenario: str = "mixed") -> Callable[[Plant], Plant]:
 # ── the write path ──
 
 
-@_mistake("Acknowledges while the upload is still under way, and hopes for the best.", "crashes")
+@_mistake("Acknowledges while the upload is still under way, and hopes for the best.")
 def _acknowledge_before_the_put() -> AbstractContextManager[None]:
     async def upload(self: Uploader, draft: Draft) -> None:
         packed = draft.packed
@@ -202,7 +202,11 @@ def _forget_the_dedup() -> AbstractContextManager[None]:
 
 @_mistake("Keeps what producers have written in memory only.")
 def _producers_not_durable() -> AbstractContextManager[None]:
-    return _replaced((sequencer, "write_producers", lambda tx, rows, partitions: None))
+    return _replaced(
+        (sequencer, "write_producers", lambda tx, rows: None),
+        (sequencer, "encode_batches", lambda batches: None),
+        (recent, "write_producer_partitions", lambda tx, states: None),
+    )
 
 
 @_mistake("Publishes changes before they are durable.", "crashes")
