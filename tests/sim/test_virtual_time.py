@@ -7,7 +7,7 @@ import pytest
 from braidlog.objects.store import AlreadyExists, NotFound, SlowDown, StoreTimeout
 from braidlog.runtime.entropy import SeededEntropy
 from braidlog.sim.clock import SimClock
-from braidlog.sim.loop import Deadlock, VirtualLoop
+from braidlog.sim.loop import Deadlock, Runaway, VirtualLoop
 from braidlog.sim.network import RESET_AFTER_S, Network
 from braidlog.sim.process import Process
 from braidlog.sim.store import Bucket, SimStore, StoreWeather
@@ -23,6 +23,19 @@ def test_an_hour_passes_at_once() -> None:
     loop = make_loop()
     loop.run_until_complete(asyncio.sleep(3600))
     assert loop.time() == 3600
+
+
+def test_what_goes_on_for_ever_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("braidlog.sim.loop.STEPS_MAX", 1000)
+
+    async def spin() -> None:
+        while True:
+            await asyncio.sleep(0.001)
+
+    loop = make_loop()
+    with pytest.raises(Runaway):
+        loop.run_until_complete(spin())
+    loop.close()
 
 
 def test_what_can_never_go_on_is_told() -> None:

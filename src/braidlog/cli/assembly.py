@@ -84,6 +84,8 @@ async def run_embedded(settings: Settings, surroundings: Surroundings | None = N
     keep_freed_memory()
     around = surroundings or Surroundings.of_this_machine()
     async with AsyncExitStack() as stack:
+        await _check_free("--listen", settings.agent.listen)
+        await _check_free("--metrics", settings.agent.metrics_listen)
         store = await _open_store(
             stack, settings.agent.store_url, around, settings.agent.store_price, upload_retry(settings.agent)
         )
@@ -117,19 +119,32 @@ async def run_control(
     """A control plane that agents reach over the network."""
     around = surroundings or Surroundings.of_this_machine()
     async with AsyncExitStack() as stack:
+        await _check_free("--listen", settings.control_listen)
+        await _check_free("--metrics", settings.control_metrics_listen)
         store = await _open_store(stack, settings.store_url, around)
         service = await _start_control(stack, settings, store, around)
-        try:
-            server = await serve_control(service, str(settings.control_listen))
-        except OSError as error:
-            raise InvalidSetting(
-                f"cannot listen on {settings.control_listen}: {error.strerror or error}",
-                help="Stop what uses the port, or give another address with --listen.",
-            ) from error
+        server = await serve_control(service, str(settings.control_listen))
         stack.push_async_callback(server.close)
         fenced = _fenced(service)
         metrics = await _start_http(stack, settings.control_metrics_listen, around, fenced, fenced)
         yield Endpoints(control_service=service, control=Address.parse(server.address), metrics=metrics)
+
+
+async def _check_free(option: str, address: Address | None) -> None:
+    """Before the metadata is taken over: whoever starts a second Braidlog by mistake must not end the first with it."""
+    if address is None or address.port == 0:
+        return
+    try:
+        server = await asyncio.get_running_loop().create_server(
+            asyncio.Protocol, address.host, address.port, start_serving=False
+        )
+    except OSError as error:
+        raise InvalidSetting(
+            f"cannot listen on {address}: {error.strerror or error}",
+            help=f"Stop what uses the port, or give another address with {option}.",
+        ) from error
+    server.close()
+    await server.wait_closed()
 
 
 async def _open_store(

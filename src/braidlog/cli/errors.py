@@ -61,6 +61,8 @@ def _explain_kafka(error: Exception) -> tuple[str, str]:
         KafkaError.GROUP_ID_NOT_FOUND: "`braid group list` shows the groups.",
         KafkaError.NON_EMPTY_GROUP: "Stop the group's consumers first; `braid group describe` shows them.",
         KafkaError.UNKNOWN_MEMBER_ID: "Stop the group's consumers first; `braid group describe` shows them.",
+        KafkaError.TOPIC_EXCEPTION: "Choose another name: up to 249 letters, digits, dots, dashes and underscores.",
+        KafkaError.INVALID_PARTITIONS: "A topic has 1 to 100,000 partitions, and can only be given more of them.",
         KafkaError.INVALID_CONFIG: "`braid topic describe TOPIC --all` shows all configs and their values.",
     }.get(cause.code(), f"Kafka's error {cause.name()}; {'it may pass' if cause.retriable() else 'it will not pass'}.")
     return cause.str(), advice

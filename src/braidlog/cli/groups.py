@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from braidlog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Format
-from braidlog.cli.output import OutputFormat, emit, emit_json, emit_rows, say
+from braidlog.cli.output import OutputFormat, counted, emit, emit_json, emit_rows, say
 
 if TYPE_CHECKING:
     from confluent_kafka import TopicPartition
@@ -45,10 +45,15 @@ def describe(group: Group, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, format: For
 
     Example: braid group describe billing
     """
+    from confluent_kafka import ConsumerGroupState
+
+    from braidlog.cli.errors import CommandError
     from braidlog.cli.kafka import admin, result
 
     client = admin(bootstrap)
     description = result(client.describe_consumer_groups([group]), group)
+    if description.state == ConsumerGroupState.DEAD:
+        raise CommandError(f"there is no group {group!r}", help="`braid group list` shows the groups.")
     owners: dict[tuple[str, int], str] = {}
     members = []
     for member in description.members:
@@ -67,7 +72,7 @@ def describe(group: Group, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, format: For
     if format is OutputFormat.JSON:
         emit_json({"group": group, "state": state, "members": members, "offsets": offsets})
         return
-    emit(f"group {group}: {state}, {len(members)} members, lag {sum(row['lag'] or 0 for row in offsets)}")
+    emit(f"group {group}: {state}, {counted(len(members), 'member')}, lag {sum(row['lag'] or 0 for row in offsets)}")
     if offsets:
         emit("")
         emit_rows(format, ["topic", "partition", "committed", "high_watermark", "lag", "client"], offsets)
@@ -114,7 +119,7 @@ def _committed(client: "AdminClient", group: str) -> list["TopicPartition"]:
 
 @app.command()
 def delete(
-    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="The groups' ids.")],
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP", help="The groups' ids.")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     format: Format = OutputFormat.TEXT,
 ) -> None:

@@ -1,7 +1,10 @@
 """`braid inspect URL`: what an object holds, from its footer."""
 
 import asyncio
+import os
+from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import unquote
 
 import typer
 
@@ -10,12 +13,14 @@ from braidlog.cli.output import OutputFormat, emit, emit_json, emit_rows
 
 
 def inspect(
-    url: Annotated[str, typer.Argument(metavar="URL", help="An object: file:///…/data/…, s3://bucket/…/data/….")],
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="An object: s3://bucket/…/data/…, file:///…/data/…, or a path.")
+    ],
     format: Format = OutputFormat.TEXT,
 ) -> None:
     """Show an object's footer: its extents, and whose records they are.
 
-    Example: braid inspect file:///var/lib/braidlog/store/data/0a/12/9f3c-7
+    Example: braid inspect file:///var/lib/braidlog/store/data/b/0000000001/4d9f28b6e30a756f-0000000001
     """
     description = asyncio.run(_describe(url))
     if format is OutputFormat.JSON:
@@ -31,14 +36,23 @@ def inspect(
         emit_rows(format, columns, rows)
 
 
+def _absolute(url: str) -> str:
+    """A path in the file system as a URL; what is a URL already stays as it is."""
+    scheme, separator, rest = url.partition("://")
+    if separator and not (scheme == "file" and rest.startswith(("./", "../"))):
+        return url
+    return Path(os.path.abspath(unquote(rest) if separator else url)).as_uri()
+
+
 async def _describe(url: str) -> dict[str, Any]:
     from braidlog.cli.errors import CommandError
     from braidlog.objects.format import describe, read_footer
     from braidlog.objects.open import open_store
+    from braidlog.objects.store import NotFound
     from braidlog.runtime.clock import SystemClock
     from braidlog.runtime.entropy import SystemEntropy
 
-    path, question_mark, options = url.partition("?")
+    path, question_mark, options = _absolute(url).partition("?")
     folder, _, key = path.rpartition("/")
     if not folder.partition("://")[2] or not key:
         raise CommandError(
@@ -47,5 +61,9 @@ async def _describe(url: str) -> dict[str, Any]:
     store = open_store(f"{folder}{question_mark}{options}", clock=SystemClock(), entropy=SystemEntropy())
     try:
         return describe(await read_footer(store, key), (await store.head(key)).size)
+    except NotFound:
+        raise CommandError(
+            f"there is no object {path}", help="Objects lie under data/ in the store that `braid settings` shows."
+        ) from None
     finally:
         await store.close()

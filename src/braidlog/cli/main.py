@@ -32,6 +32,21 @@ app.command("sim")(simulating.simulate)
 app.command("mutants")(simulating.mutants)
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def braid(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
 @app.command()
 def doctor(
     config: Config = None,
@@ -91,7 +106,10 @@ def settings(config: Config = None, set: Set = None, format: Format = OutputForm
 
 @app.command()
 def version(format: Format = OutputFormat.TEXT) -> None:
-    """Show the version."""
+    """Show the version.
+
+    Example: braid version --format json
+    """
     import platform
 
     from braidlog import __version__

@@ -29,6 +29,11 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
+def counted(count: int, noun: str) -> str:
+    """A number and its noun: `1 record`, `2 records`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def _cell(value: Any) -> str:
     if value is None:
         return "-"

@@ -2,18 +2,27 @@
 
 import sys
 from collections.abc import Iterator
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
 from braidlog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Format, Topic, pairs
-from braidlog.cli.output import OutputFormat, emit_json, say
+from braidlog.cli.output import OutputFormat, counted, emit_json, say
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, Producer
 
 LINE_BYTES_MAX = 64 * 1024 * 1024
 FLUSH_TIMEOUT_S = 60.0
+
+
+class Compression(StrEnum):
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
 
 
 class _Deliveries:
@@ -44,13 +53,13 @@ def _lines(stream: BinaryIO) -> Iterator[bytes]:
 def produce(
     topic: Topic,
     key_separator: Annotated[
-        str, typer.Option("--key", "-K", metavar="SEPARATOR", help="Lines are KEY SEPARATOR VALUE.")
+        str, typer.Option("--key", "-K", metavar="SEPARATOR", help="Lines are KEY SEPARATOR VALUE, or VALUE.")
     ] = "",
     partition: Annotated[int, typer.Option("--partition", "-p", help="-1: by key, or spread.")] = -1,
     header: Annotated[
         list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="On every record.")
     ] = None,
-    compression: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")] = "none",
+    compression: Annotated[Compression, typer.Option(help="Of whole batches of records.")] = Compression.NONE,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     format: Format = OutputFormat.TEXT,
 ) -> None:
@@ -63,7 +72,7 @@ def produce(
     headers = [(name, value.encode()) for name, value in pairs(header, "--header").items()]
     client = producer(
         bootstrap,
-        {"enable.idempotence": True, "compression.type": compression, "linger.ms": 50, "batch.size": 1_000_000},
+        {"enable.idempotence": True, "compression.type": compression.value, "linger.ms": 50, "batch.size": 1_000_000},
     )
     if sys.stdin.isatty():
         say("Type records, one a line. End with Ctrl-D.")
@@ -112,11 +121,11 @@ def _finish(topic: str, deliveries: _Deliveries, remaining: int, output: OutputF
         ]
         emit_json({"topic": topic, "records": deliveries.records, "bytes": deliveries.bytes, "partitions": offsets})
     else:
-        say(f"{topic}: {deliveries.records} records, {deliveries.bytes} bytes")
+        say(f"{topic}: {counted(deliveries.records, 'record')}, {counted(deliveries.bytes, 'byte')}")
 
 
 def consume(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics' names.")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="The topics' names.")],
     group: Annotated[
         str | None, typer.Option("--group", "-g", help="Share the topics with this group, and commit.")
     ] = None,
@@ -157,7 +166,7 @@ def consume(
                 _show(message, format)
                 seen += 1
         sys.stdout.flush()
-        say(f"{seen} records")
+        say(counted(seen, "record"))
     finally:
         client.close()
 

@@ -20,7 +20,7 @@ def simulate(
     runs: Runs = 20,
     minutes: Annotated[float, typer.Option("--minutes", help="Stop after this long; 0 for no limit.")] = 0.0,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the figures here, as JSON.")] = None,
-    scenario: Annotated[str, typer.Option("--scenario", help="mixed, crashes or trimming.")] = "mixed",
+    scenario: Annotated[str, typer.Option("--scenario", help="mixed, crashes, trimming or sleepers.")] = "mixed",
     mistake: Annotated[str, typer.Option("--mistake", help="Plant one of the mistakes of `braid mutants`.")] = "",
     history: Annotated[
         Path | None, typer.Option("--history", metavar="FILE", help="Write the first seed's history, as JSON lines.")
@@ -81,7 +81,7 @@ def mutants(
     rows: list[dict[str, object]] = []
     wanted = [MISTAKES[name] for name in only or MISTAKES]
     with progress_bar("mistakes", len(wanted)) as bar:
-        for mistake in wanted:
+        for number, mistake in enumerate(wanted, start=1):
             caught = hunt(mistake, runs, jobs=jobs or os.cpu_count() or 1)
             rows.append(
                 {
@@ -91,6 +91,8 @@ def mutants(
                     "what": mistake.what,
                 }
             )
+            result = f"caught by {caught.kind}" if caught.kind else "not caught"
+            say(f"{number} of {len(wanted)}  {mistake.name}: {result}, {caught.seeds} seeds")
             bar.advance()
     caught_count = sum(row["caught_by"] != "not caught" for row in rows)
     if out is not None:

@@ -6,13 +6,14 @@ import typer
 
 from braidlog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Format, Topic, pairs
 from braidlog.cli.output import OutputFormat, emit, emit_json, emit_rows, say
+from braidlog.runtime.limits import PARTITIONS_PER_TOPIC_MAX
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True, rich_markup_mode=None)
 
-Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics' names.")]
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC", help="The topics' names.")]
 Configs = Annotated[
     list[str] | None,
     typer.Option("--config", metavar="NAME=VALUE", help="A topic config such as retention.ms; repeat for more."),
@@ -22,7 +23,12 @@ Configs = Annotated[
 @app.command()
 def create(
     names: Names,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", help="-1: the cluster's num.partitions.")] = -1,
+    partitions: Annotated[
+        int,
+        typer.Option(
+            "--partitions", "-p", min=-1, max=PARTITIONS_PER_TOPIC_MAX, help="-1: as many as num.partitions says."
+        ),
+    ] = -1,
     config: Configs = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="A topic that is there already is fine.")
@@ -154,7 +160,10 @@ def alter(
     topic: Topic,
     set: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set a config.")] = None,
     unset: Annotated[list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to the default.")] = None,
-    partitions: Annotated[int | None, typer.Option("--partitions", "-p", help="The new total, more than now.")] = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option("--partitions", "-p", min=1, max=PARTITIONS_PER_TOPIC_MAX, help="The new total, more than now."),
+    ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     format: Format = OutputFormat.TEXT,
 ) -> None:

@@ -26,8 +26,16 @@ EXECUTOR_S_MIN, EXECUTOR_S_MAX = 0.0002, 0.004
 """How long blocking work takes: a synced transaction, a small file."""
 
 
+STEPS_MAX = 2_000_000
+"""Forty times what an ordinary run takes."""
+
+
 class Deadlock(Exception):
     """Nothing is left to happen, and the run is not over."""
+
+
+class Runaway(Exception):
+    """Things happen without end and lead nowhere."""
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
@@ -37,6 +45,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._order = 0
+        self._steps = 0
         self._closed = False
         self._tasks: list[asyncio.Task[Any]] = []
         self.network: Network | None = None
@@ -91,6 +100,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             asyncio._set_running_loop(None)
 
     def _step(self) -> None:
+        self._steps += 1
+        if self._steps > STEPS_MAX:
+            raise Runaway(f"not over after {STEPS_MAX} steps, at {self._now_s:.0f} s")
         if not self._ready:
             self._advance()
         handle = self._ready.popleft()

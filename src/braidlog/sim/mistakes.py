@@ -224,6 +224,7 @@ def _publish_before_durable() -> AbstractContextManager[None]:
             plan = write.__self__
             self._feed.publish(plan.events)
             plan.events = []
+            await asyncio.sleep(0.05)  # a disk that takes its time
             return await self._inner.transact(write)
 
         def __getattr__(self, name: str) -> Any:
@@ -237,7 +238,7 @@ def _publish_before_durable() -> AbstractContextManager[None]:
     return _replaced((sequencer.Sequencer, "_try_group", try_group))
 
 
-@_mistake("Sweeps what nothing refers to without refusing its late commit first.")
+@_mistake("Sweeps what nothing refers to without refusing its late commit first.", "sleepers")
 def _sweep_without_the_epoch_floor() -> AbstractContextManager[None]:
     async def raise_floor(self: WriteEpochs, floor: int) -> int:
         return max(floor, 0)

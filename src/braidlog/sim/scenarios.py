@@ -42,4 +42,13 @@ async def trimming(world: World) -> None:
     await nemesis
 
 
-SCENARIOS = {"mixed": mixed, "crashes": crashes, "trimming": trimming}
+async def sleepers(world: World) -> None:
+    """Agents sleep in the middle of their uploads, for longer than anybody waits for them."""
+    await world.create_topic("orders", 2)
+    world.producer(world.targets("orders"), pause_s=0.5)
+    world.producer(world.targets("orders"), idempotent=False, retries=False, in_flight_max=4, pause_s=0.5)
+    await world.sleep(2.0)
+    await Nemesis(world, "pause-agent-long", "long-tail").run(150.0, pause_s=10.0)
+
+
+SCENARIOS = {"mixed": mixed, "crashes": crashes, "trimming": trimming, "sleepers": sleepers}
