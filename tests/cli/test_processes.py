@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -132,29 +133,29 @@ def test_groups(bootstrap: str) -> None:
         braid(bootstrap, "group", "reset-offsets", "g", "--topic", "shared/9", "--to", "1")
     assert braid(bootstrap, "group", "delete", "g") == [{"group": "g", "deleted": True}]
     assert "g" not in [row["group"] for row in braid(bootstrap, "group", "list")]
+    with pytest.raises(CommandError, match="no group 'g'"):
+        braid(bootstrap, "group", "describe", "g")
+
+
+def fencing_epoch(database: Path) -> int:
+    with contextlib.closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
+        return int(connection.execute("SELECT epoch FROM fencing").fetchone()[0])
 
 
 def test_stopping_is_clean_and_a_port_in_use_is_explained(tmp_path: Path) -> None:
-    metadata = f"sqlite://{tmp_path}/meta.db"
-    with started("control", tmp_path, "--listen", "127.0.0.1:0", "--metadata", metadata) as control:
+    database = tmp_path / "meta.db"
+    metadata = ["--metadata", f"sqlite://{database}"]
+    with started("control", tmp_path, "--listen", "127.0.0.1:0", *metadata) as control:
         address = control.addresses["control"]
-        command = [
-            "control",
-            "--listen",
-            address,
-            "--store",
-            "memory://",
-            "--metadata",
-            "sqlite://",
-            "--metrics",
-            "off",
-        ]
-        done = subprocess.run(
-            [sys.executable, "-m", "braidlog.cli.main", *command], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 1
-        assert f"error: cannot listen on {address}" in done.stderr
-        assert "--listen" in done.stderr
+        for name in ("control", "up"):
+            command = [name, "--listen", address, "--store", "memory://", *metadata, "--metrics", "off"]
+            done = subprocess.run(
+                [sys.executable, "-m", "braidlog.cli.main", *command], capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 1
+            assert f"error: cannot listen on {address}" in done.stderr
+            assert "--listen" in done.stderr
+        assert fencing_epoch(database) == 1, "what could not start has taken the metadata from what runs"
         assert control.metrics()['braidlog_build_info{version="0.1.0"}'] == 1
         ready = tmp_path / "control.ready"
         assert json.loads(ready.read_text())["control"] == address
