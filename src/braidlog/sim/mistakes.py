@@ -194,7 +194,7 @@ def _sequence_twice() -> AbstractContextManager[None]:
 def _forget_the_dedup() -> AbstractContextManager[None]:
     def judge(self: producers.ProducerPartition, epoch: int, first: int, count: int, offset: int, _: bool) -> int:
         self.planned_epoch = epoch
-        self.planned_batches = ((first, first + count - 1, offset),)
+        self.planned_batches = producers.REMEMBERED.pack(first, first + count - 1, offset)
         return 0
 
     return _replaced((producers.ProducerPartition, "judge", judge))

@@ -64,20 +64,25 @@ class Bucket:
         self.objects: dict[str, _Stored] = {}
         self.puts = 0
 
-    def after(self, delay_s: float, effect: Callable[[], T]) -> asyncio.Future[T]:
-        """Let something happen in the world, whatever becomes of who asked for it."""
+    def after(self, delay_s: float, effect: Callable[[], T], answer_s: float = 0.0) -> asyncio.Future[T]:
+        """Let something happen in the world, whatever becomes of who asked for it, and answer a while later."""
         done: asyncio.Future[T] = self._loop.create_future()
+
+        def answer(result: T | None, error: Exception | None) -> None:
+            if done.done():
+                return
+            if error is not None:
+                done.set_exception(error)
+                done.exception()
+            else:
+                done.set_result(result)  # type: ignore[arg-type]
 
         def happen() -> None:
             try:
-                result = effect()
-            except Exception as error:  # noqa: BLE001 - it is the caller's to handle
-                if not done.done():
-                    done.set_exception(error)
-                    done.exception()
-            else:
-                if not done.done():
-                    done.set_result(result)
+                result, error = effect(), None
+            except Exception as problem:  # noqa: BLE001 - it is the caller's to handle
+                result, error = None, problem
+            self._loop.call_later(answer_s, answer, result, error, context=self._context)
 
         self._loop.call_later(delay_s, happen, context=self._context)
         return done
@@ -138,9 +143,7 @@ class SimStore:
             self._bucket.after(self.REQUEST_TIMEOUT_S + self._entropy.uniform(0.0, 120.0), effect)
             await asyncio.sleep(self.REQUEST_TIMEOUT_S)
             raise StoreTimeout(f"{name}: no answer")
-        result = await self._bucket.after(latency_s * 0.8, effect)
-        await asyncio.sleep(latency_s * 0.2)
-        return result
+        return await self._bucket.after(latency_s * 0.8, effect, latency_s * 0.2)
 
     async def _write(self, name: str, effect: Callable[[], T]) -> T:
         return await self._request(name, self._weather.put_s_median, effect)
