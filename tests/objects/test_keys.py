@@ -5,14 +5,10 @@ from hypothesis import strategies as st
 from braidlog.objects.keys import (
     DataKey,
     InvalidKey,
-    JournalKey,
     check_key,
     data_key,
     data_prefixes,
-    journal_key,
-    journal_prefix,
     parse_data_key,
-    parse_journal_key,
 )
 
 incarnations = st.text("abcXYZ019_-", min_size=1, max_size=64)
@@ -27,17 +23,8 @@ def test_data_keys_can_be_parsed(epoch: int, incarnation: str, number: int) -> N
     assert key.startswith(data_prefixes())
 
 
-@settings(max_examples=100, deadline=None)
-@given(incarnations, numbers, numbers)
-def test_journal_keys_can_be_parsed(incarnation: str, sequence: int, slot: int) -> None:
-    key = journal_key(incarnation, sequence, slot)
-    assert parse_journal_key(check_key(key)) == JournalKey(incarnation, sequence, slot)
-    assert key.startswith(journal_prefix(incarnation, sequence))
-
-
 def test_the_names_stay() -> None:
     assert data_key(3, "inc", 7) == "data/8/0000000003/inc-0000000007"
-    assert journal_key("inc", 1, 2) == "journal/inc/0000000001/0000000002"
     assert data_prefixes()[0] == "data/0/"
     assert data_prefixes()[15] == "data/f/"
 
@@ -58,7 +45,7 @@ def test_keys_spread_over_all_prefixes() -> None:
         "data/7/0000000003/inc-0000000007",
         "data/8/0000000003/inc-0000000007/x",
         "data/8/0000000003/inc-0000000007\n",
-        "journal/inc/0000000001/0000000002",
+        "other/8/0000000003/inc-0000000007",
     ],
 )
 def test_what_is_no_data_key(key: str) -> None:
@@ -66,15 +53,7 @@ def test_what_is_no_data_key(key: str) -> None:
         parse_data_key(key)
 
 
-@pytest.mark.parametrize("key", ["", "journal/a/1/2", "journal//0000000001/0000000002", data_key(3, "inc", 7)])
-def test_what_is_no_journal_key(key: str) -> None:
-    with pytest.raises(InvalidKey):
-        parse_journal_key(key)
-
-
 def test_what_cannot_be_in_a_key() -> None:
     for epoch, incarnation, number in [(-1, "a", 0), (0, "", 0), (0, "a/b", 0), (0, "a", 10**10), (0, "x" * 65, 0)]:
         with pytest.raises(InvalidKey):
             data_key(epoch, incarnation, number)
-    with pytest.raises(InvalidKey):
-        journal_key("a", 0, -1)

@@ -23,12 +23,10 @@ from tests.wire.kio_entities import (
 from braidlog.wire import api_versions, metadata
 from braidlog.wire.api_versions import (
     ApiVersion,
-    ApiVersionsRequest,
     ApiVersionsResponse,
     FinalizedFeature,
     SupportedFeature,
     api_keys_of,
-    read_api_versions_request,
     write_api_versions_response,
 )
 from braidlog.wire.errors import MalformedRequest
@@ -225,12 +223,3 @@ def test_an_unknown_version_is_answered_in_version_0_with_an_error(version: int)
     expected = kio_api_versions(0, response._replace(error_code=ErrorCode.unsupported_version))
     assert write_api_versions_response(version, response) == expected
     assert response.api_keys == [ApiVersion(0, 0, 13), ApiVersion(18, 0, 4)]
-
-
-def test_api_versions_requests() -> None:
-    body = encode(requests(18, 3)("ApiVersionsRequest", client_software_name="kcat", client_software_version="1.7"))
-    assert read_api_versions_request(3, memoryview(body)) == ApiVersionsRequest("kcat", "1.7")
-    assert read_api_versions_request(0, memoryview(b"")) == ApiVersionsRequest()
-    for version, wrong in ((0, b"x"), (3, body[:-1]), (3, body + b"x"), (3, b"\x00\x00\x00")):
-        with pytest.raises(MalformedRequest):
-            read_api_versions_request(version, memoryview(wrong))

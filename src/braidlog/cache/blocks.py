@@ -8,7 +8,7 @@ from braidlog.objects.store import Bytes, Store
 from braidlog.runtime.tasks import TaskGroup
 
 BLOCK_BYTES = 8 * 1024 * 1024
-"""A level-zero object fits in one block, so that one GET serves the consumers of all its partitions."""
+"""An object of the usual size fits in one block, so that one GET serves the consumers of all its partitions."""
 
 
 @dataclass(frozen=True, slots=True)

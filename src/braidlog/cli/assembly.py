@@ -1,6 +1,6 @@
 """Puts the parts together: settings in, a running control plane, agent or both out.
 
-The commands, the tests and the benchmarks all start Braidlog through here, so that they run the same thing.
+Every `braid` process starts through here, those of tests and benchmarks too, so that they all run the same thing.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The `braid` command: one module per noun, imported only when it is used."""
+"""The `braid` command: one module per noun. What is slow to load is imported where it is used."""
 
 import os
 import sys

@@ -1,1 +1,1 @@
-"""What requests and bytes cost: price book, analytical model, meter to USD. Pure."""
+"""What requests and bytes cost: price book, and from usage to a bill. Pure."""

@@ -1,11 +1,9 @@
-"""The names of objects. Persisted: sweepers and sealers parse them, so keep them stable.
+"""The names of objects. Persisted: sweepers parse them, so keep them stable.
 
 `data/<prefix>/<epoch>/<incarnation>-<n>`
     An object of extents. The prefix is one hexadecimal digit, from a hash of incarnation and n, so that a store which
     partitions by key spreads the load. The write epoch comes before the incarnation, in ten digits, so that everything
     below a floor is one range of each prefix.
-`journal/<incarnation>/<sequence>/<slot>`
-    A journal file, or the fence that a sealer put in its place. Both numbers have ten digits.
 """
 
 import re
@@ -23,7 +21,6 @@ _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
 """Control characters, and the backslash, which some servers take for a slash."""
 _INCARNATION = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DATA = re.compile(r"data/([0-9a-f])/([0-9]{10})/([A-Za-z0-9_-]{1,64})-([0-9]{10})")
-_JOURNAL = re.compile(r"journal/([A-Za-z0-9_-]{1,64})/([0-9]{10})/([0-9]{10})")
 
 
 class InvalidKey(BraidError):
@@ -37,13 +34,6 @@ class DataKey:
     write_epoch: int
     incarnation: str
     number: int
-
-
-@dataclass(frozen=True, slots=True)
-class JournalKey:
-    incarnation: str
-    sequence: int
-    slot: int
 
 
 def check_key(key: str) -> str:
@@ -70,18 +60,6 @@ def data_key(write_epoch: int, incarnation: str, number: int) -> str:
     return f"data/{_prefix(incarnation, number)}/{write_epoch:010d}/{incarnation}-{number:010d}"
 
 
-def journal_key(incarnation: str, sequence: int, slot: int) -> str:
-    _check_number("slot", slot)
-    return f"{journal_prefix(incarnation, sequence)}{slot:010d}"
-
-
-def journal_prefix(incarnation: str, sequence: int) -> str:
-    """What all keys of one sequence start with."""
-    _check_incarnation(incarnation)
-    _check_number("sequence", sequence)
-    return f"journal/{incarnation}/{sequence:010d}/"
-
-
 def data_prefixes() -> tuple[str, ...]:
     """All prefixes under which data objects lie, in order."""
     return tuple(f"data/{digit:x}/" for digit in range(PREFIX_COUNT))
@@ -95,14 +73,6 @@ def parse_data_key(key: str) -> DataKey:
     if prefix != _prefix(incarnation, int(number)):
         raise InvalidKey(f"{key!r} has the wrong prefix", help=f"It should be {_prefix(incarnation, int(number))}.")
     return DataKey(write_epoch=int(epoch), incarnation=incarnation, number=int(number))
-
-
-def parse_journal_key(key: str) -> JournalKey:
-    match = _JOURNAL.fullmatch(key)
-    if match is None:
-        raise InvalidKey(f"{key!r} is not the key of a journal file", help="journal/<incarnation>/<sequence>/<slot>")
-    incarnation, sequence, slot = match.groups()
-    return JournalKey(incarnation=incarnation, sequence=int(sequence), slot=int(slot))
 
 
 def _prefix(incarnation: str, number: int) -> str:

@@ -8,15 +8,9 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 import structlog
-from structlog.typing import FilteringBoundLogger, Processor
+from structlog.typing import Processor
 
 from braidlog.runtime.clock import Clock, SystemClock
-
-
-def get_logger(room: str, **context: Any) -> FilteringBoundLogger:
-    """A logger that says which room speaks. Values go in as keywords: `log.info("object uploaded", bytes=n)`."""
-    logger: FilteringBoundLogger = structlog.get_logger(room=room, **context)
-    return logger
 
 
 def use_colour(stream: TextIO, environ: Mapping[str, str] | None = None) -> bool:

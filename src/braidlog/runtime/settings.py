@@ -26,7 +26,7 @@ ENVIRONMENT_PREFIX = "BRAIDLOG_"
 STORE_SCHEMES = ("file", "memory", "s3", "gs", "az")
 METADATA_SCHEMES = ("sqlite",)
 
-KIB, MIB, GIB = 1024, 1024**2, 1024**3
+KIB, MIB = 1024, 1024**2
 
 
 def _address_or_off(value: object) -> object:
@@ -131,7 +131,7 @@ class AgentSettings(CommonSettings):
     """Memory for what was written or read lately."""
 
     request_timeout_ms: Milliseconds = Field(30_000, ge=100, le=3_600_000, examples=["30s"])
-    """A produce request that is not durable by then is answered with a timeout."""
+    """A produce request's time: two thirds for its upload, a third for sequencing. Then its producer should retry."""
     commit_timeout_ms: Milliseconds = Field(10_000, ge=100, le=3_600_000, examples=["10s"])
     """How long a call to the control plane may take."""
 
@@ -171,7 +171,7 @@ class ControlPlaneSettings(CommonSettings):
     sweep_grace_s: Seconds = Field(3_600.0, ge=5, examples=["1h"])
     """How long an upload may take to be sequenced. Then it never will be, and what is left of it is deleted."""
     sweep_interval_s: Seconds = Field(60.0, ge=0.1, le=86_400, examples=["60s"])
-    """How often objects that nothing refers to are looked for."""
+    """How often objects that nothing refers to are looked for; at least once in a write epoch."""
     retention_check_interval_s: Seconds = Field(300.0, ge=1, le=86_400, examples=["5m"])
     """How often retention is applied."""
 

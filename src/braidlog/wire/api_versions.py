@@ -4,25 +4,20 @@ Its response header has version 0 whatever the body's version, and a request of 
 know is answered in version 0 with an error and the versions that it does know.
 """
 
-import struct
 from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from braidlog.wire.errors import MalformedRequest
 from braidlog.wire.header import API_VERSIONS_KEY
 from braidlog.wire.primitives import (
     count_of,
     pack_i16,
     pack_i32,
     pack_i64,
-    read_string,
-    read_tags,
     string,
     tags,
-    truncated,
 )
 
 KEY = API_VERSIONS_KEY
@@ -31,11 +26,6 @@ VERSIONS = range(5)
 _FLEXIBLE_FROM = 3
 _API = Struct(">hhh")
 _RANGE = Struct(">hhB")
-
-
-class ApiVersionsRequest(NamedTuple):
-    client_software_name: str = ""
-    client_software_version: str = ""
 
 
 class ApiVersion(NamedTuple):
@@ -69,23 +59,6 @@ class ApiVersionsResponse(NamedTuple):
 def api_keys_of(apis: Mapping[int, range]) -> list[ApiVersion]:
     """Each API key with its half-open range of versions, as the response lists them."""
     return [ApiVersion(key, versions.start, versions.stop - 1) for key, versions in sorted(apis.items())]
-
-
-def read_api_versions_request(version: int, body: memoryview) -> ApiVersionsRequest:
-    """The request in `body`, which begins behind the header. Not for versions outside of `VERSIONS`."""
-    if version < _FLEXIBLE_FROM:
-        request, position = ApiVersionsRequest(), 0
-    else:
-        try:
-            name, position = read_string(body, 0, True)
-            software_version, position = read_string(body, position, True)
-            position = read_tags(body, position)
-        except (IndexError, struct.error):
-            raise truncated() from None
-        request = ApiVersionsRequest(name, software_version)
-    if position != len(body):
-        raise MalformedRequest(f"{len(body) - position} bytes behind the ApiVersions request")
-    return request
 
 
 def write_api_versions_response(version: int, response: ApiVersionsResponse) -> bytes:

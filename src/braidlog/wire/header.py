@@ -5,7 +5,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from braidlog.wire.errors import MalformedRequest
-from braidlog.wire.primitives import Bytes, read_tags, truncated
+from braidlog.wire.primitives import read_tags, truncated
 
 API_VERSIONS_KEY = 18
 
@@ -39,11 +39,6 @@ class RequestHeader(NamedTuple):
     """Empty where the client sent null."""
     body_position: int
     """Where the body begins in the frame."""
-
-
-def is_known(api_key: int) -> bool:
-    """Whether Kafka has an API of this key at all."""
-    return api_key in _FLEXIBLE_FROM
 
 
 def is_flexible(api_key: int, api_version: int) -> bool:
@@ -96,8 +91,3 @@ def frame_start(correlation_id: int, flexible: bool, body_bytes: int) -> bytes:
     if flexible:
         return _LENGTH_AND_ID.pack(body_bytes + 5, correlation_id) + b"\x00"
     return _LENGTH_AND_ID.pack(body_bytes + 4, correlation_id)
-
-
-def frame_response(correlation_id: int, flexible: bool, body: list[Bytes]) -> list[Bytes]:
-    """A whole response frame as buffers to write one after the other. `body`'s buffers are not copied."""
-    return [frame_start(correlation_id, flexible, sum(map(len, body))), *body]

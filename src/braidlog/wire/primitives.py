@@ -46,10 +46,6 @@ def read_i32(view: memoryview, position: int) -> Read[int]:
     return _read_number(_I32, view, position)
 
 
-def read_i64(view: memoryview, position: int) -> Read[int]:
-    return _read_number(_I64, view, position)
-
-
 def _read_number(number: Struct, view: memoryview, position: int) -> Read[int]:
     try:
         return number.unpack_from(view, position)[0], position + number.size

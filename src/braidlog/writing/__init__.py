@@ -1,1 +1,1 @@
-"""The write path that agents and shuffles share: batcher, packing, uploading."""
+"""The write path: batch, order, pack, upload."""

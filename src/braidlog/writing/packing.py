@@ -1,4 +1,4 @@
-"""A draft's requests as the bytes of one object. Pure but for the names it is given."""
+"""A draft's requests as the bytes of one object. Pure but for the memory it is given."""
 
 from operator import itemgetter
 
