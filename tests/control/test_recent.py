@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -134,4 +135,25 @@ async def test_batches_are_limited_as_extents_are() -> None:
         await commit(plane.service, topic, [batch(1, pid, 0, sequence) for pid in pids])
         assert await _rows(plane, "recent_objects") <= 2
     assert await _rows(plane, "producer_partitions") == len(pids)
+    await plane.service.close()
+
+
+async def test_states_of_before_the_third_migration_are_known(tmp_path: Path) -> None:
+    path = f"sqlite://{tmp_path}/metadata.db"
+    plane = await start_plane(path)
+    topic = await create_topic(plane.service)
+    pid = await new_producer(plane.service)
+    for sequence in range(3):
+        await commit(plane.service, topic, [batch(1, pid, 0, sequence)])
+    async with plane.service._turn:
+        await plane.service.recent.settle()
+    earlier = msgspec.msgpack.encode([(sequence, sequence, sequence) for sequence in range(3)])
+    await plane.metadata.transact(lambda tx: tx.execute("UPDATE producer_partitions SET batches = ?", (earlier,)))
+    plane = await _restart(plane, path)
+    for sequence in range(3):
+        assert await commit(plane.service, topic, [batch(1, pid, 0, sequence)]) == [(0, sequence, True)]
+    assert await commit(plane.service, topic, [batch(1, pid, 0, 3)]) == [(0, 3, False)]
+    plane = await _restart(plane, path)
+    assert await commit(plane.service, topic, [batch(1, pid, 0, 0)]) == [(0, 0, True)]
+    assert await commit(plane.service, topic, [batch(1, pid, 0, 4)]) == [(0, 4, False)]
     await plane.service.close()

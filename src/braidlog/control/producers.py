@@ -1,6 +1,7 @@
 """Idempotent producers: what each has written, partition by partition, and what may come next."""
 
 import asyncio
+import struct
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -27,21 +28,27 @@ _OUT_OF_ORDER = int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 _DUPLICATE = int(ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
 _INVALID_EPOCH = int(ErrorCode.INVALID_PRODUCER_EPOCH)
 
-Remembered = tuple[int, int, int]
-"""First sequence, last sequence, base offset."""
+REMEMBERED = struct.Struct(">iiq")
+"""A batch as it is remembered: first sequence, last sequence, base offset. Persisted: keep it stable.
 
-AppendedBatch = tuple[int, int, int, Remembered]
-"""Producer id, partition id, producer epoch, and what is remembered of the batch. Persisted: keep it stable."""
+There may be a million states: as tuples they would take ten times the memory, and be encoded whenever they are written.
+"""
+_OTHERS_BYTES = (BATCHES_REMEMBERED - 1) * REMEMBERED.size
+
+AppendedBatch = tuple[int, int, int, bytes]
+"""Producer id, partition id, producer epoch, and the batch as it is remembered. Persisted: keep it stable."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(tuple[Remembered, ...]).decode
+_decode_earlier = msgspec.msgpack.Decoder(list[tuple[int, int, int]]).decode
+_remember = REMEMBERED.pack
 _decode_batches = msgspec.msgpack.Decoder(list[AppendedBatch]).decode
 
 
 class ProducerPartition:
     """One producer's state in one partition. No state: epoch -1.
 
-    `planned_*` are what the plan in progress would make of it.
+    `batches` are the last ones, back to back, the newest last. `planned_*` are what the plan in progress would make of
+    it, and `planned_sequence` is the one that comes next.
     """
 
     __slots__ = (
@@ -50,22 +57,23 @@ class ProducerPartition:
         "partition_id",
         "planned_batches",
         "planned_epoch",
+        "planned_sequence",
         "producer_id",
         "touched",
-        "unsettled",
+        "unsettled_from",
     )
 
-    def __init__(
-        self, producer_id: int, partition_id: int, epoch: int = -1, batches: tuple[Remembered, ...] = ()
-    ) -> None:
+    def __init__(self, producer_id: int, partition_id: int, epoch: int = -1, batches: bytes = b"") -> None:
         self.producer_id = producer_id
         self.partition_id = partition_id
         self.epoch = self.planned_epoch = epoch
         self.batches = self.planned_batches = batches
+        self.planned_sequence = _sequence_after(batches)
         self.touched = False
         """Whether the plan in progress changes it."""
-        self.unsettled = False
-        """Whether it knows more than its row in the metadata: the rest is durable with the recent objects."""
+        self.unsettled_from = 0
+        """The first object that its row in the metadata does not know of; 0: it knows all. Until the row is written,
+        what it lacks is durable with the recent objects from there on."""
 
     def judge(self, epoch: int, first: int, count: int, offset: int, any_start: bool) -> int:
         """Plan the next batch, which would get `offset`.
@@ -79,36 +87,51 @@ class ProducerPartition:
             last -= SEQUENCE_END
         if epoch == planned_epoch:
             batches = self.planned_batches
-            expected = batches[-1][1] + 1
-            if first == expected or (first == 0 and expected == SEQUENCE_END):
-                self.planned_batches = (*batches[1 - BATCHES_REMEMBERED :], (first, last, offset))
+            if first == self.planned_sequence:
+                self.planned_batches = batches[-_OTHERS_BYTES:] + _remember(first, last, offset)
+                self.planned_sequence = last + 1 if last + 1 < SEQUENCE_END else 0
                 return 0
-            for remembered in batches:
-                if remembered[0] == first and remembered[1] == last:
-                    return -1 - remembered[2]
+            for known_first, known_last, known_offset in REMEMBERED.iter_unpack(batches):
+                if known_first == first and known_last == last:
+                    return -1 - int(known_offset)
             # Sequences wrap, so "before" means less than half the circle behind.
-            behind_oldest = (batches[0][0] - first) % SEQUENCE_END
+            behind_oldest = (REMEMBERED.unpack_from(batches)[0] - first) % SEQUENCE_END
             return _DUPLICATE if 0 < behind_oldest < SEQUENCE_END // 2 else _OUT_OF_ORDER
         if epoch < planned_epoch:
             return _INVALID_EPOCH
         if first != 0 and not (any_start and planned_epoch < 0):
             return _OUT_OF_ORDER
         self.planned_epoch = epoch
-        self.planned_batches = ((first, last, offset),)
+        self.planned_batches = _remember(first, last, offset)
+        self.planned_sequence = last + 1 if last + 1 < SEQUENCE_END else 0
         return 0
 
-    def replay(self, epoch: int, batch: Remembered) -> None:
+    def replay(self, epoch: int, batch: bytes) -> None:
         """Take in a batch that was appended, unless it is known: offsets of a partition only grow."""
-        if self.batches and batch[2] <= self.batches[-1][2]:
+        if self.batches and _base_offset(batch) <= _base_offset(self.batches):
             return
-        kept = self.batches[1 - BATCHES_REMEMBERED :] if epoch == self.epoch else ()
-        self.epoch, self.batches = epoch, (*kept, batch)
+        self.epoch, self.batches = epoch, (self.batches[-_OTHERS_BYTES:] if epoch == self.epoch else b"") + batch
+        self.discard_plan()
 
     def apply_plan(self) -> None:
         self.epoch, self.batches, self.touched = self.planned_epoch, self.planned_batches, False
 
     def discard_plan(self) -> None:
         self.planned_epoch, self.planned_batches, self.touched = self.epoch, self.batches, False
+        self.planned_sequence = _sequence_after(self.batches)
+
+
+def _sequence_after(batches: bytes) -> int:
+    """What must follow the newest batch; -1 where there is none."""
+    if not batches:
+        return -1
+    last: int = REMEMBERED.unpack_from(batches, len(batches) - REMEMBERED.size)[1]
+    return last + 1 if last + 1 < SEQUENCE_END else 0
+
+
+def _base_offset(batches: bytes) -> int:
+    """Of the newest batch."""
+    return int(REMEMBERED.unpack_from(batches, len(batches) - REMEMBERED.size)[2])
 
 
 @dataclass(slots=True, eq=False)
@@ -189,8 +212,15 @@ def write_producer_partitions(tx: Transaction, states: Iterable[ProducerPartitio
         "INSERT INTO producer_partitions (producer_id, partition_id, producer_epoch, batches) VALUES (?, ?, ?, ?)"
         " ON CONFLICT (producer_id, partition_id) DO UPDATE SET producer_epoch = excluded.producer_epoch,"
         " batches = excluded.batches",
-        ((state.producer_id, state.partition_id, state.epoch, _encode(state.batches)) for state in states),
+        ((state.producer_id, state.partition_id, state.epoch, state.batches) for state in states),
     )
+
+
+def _stored_batches(data: bytes) -> bytes:
+    """From a row, also of before the third migration: those are msgpack arrays, and no sequence begins as they do."""
+    if data[0] < 0x80:
+        return data
+    return b"".join(_remember(*batch) for batch in _decode_earlier(data))
 
 
 def read_producer_partition(tx: Transaction, producer_id: int, partition_id: int) -> ProducerPartition:
@@ -200,7 +230,7 @@ def read_producer_partition(tx: Transaction, producer_id: int, partition_id: int
     )
     if not rows:
         return ProducerPartition(producer_id, partition_id)
-    return ProducerPartition(producer_id, partition_id, rows[0][0], _decode(rows[0][1]))
+    return ProducerPartition(producer_id, partition_id, rows[0][0], _stored_batches(rows[0][1]))
 
 
 class Producers:
@@ -320,7 +350,7 @@ class Producers:
 
 
 def _is_unsettled(producer: Producer) -> bool:
-    return any(state.unsettled for state in producer.partitions.values())
+    return any(state.unsettled_from for state in producer.partitions.values())
 
 
 def _read_producers(tx: Transaction, producer_ids: list[int]) -> dict[int, Producer]:
@@ -337,7 +367,9 @@ def _read_producers(tx: Transaction, producer_ids: list[int]) -> dict[int, Produ
             "SELECT partition_id, producer_epoch, batches FROM producer_partitions WHERE producer_id = ?",
             (producer_id,),
         ):
-            producer.partitions[partition_id] = ProducerPartition(producer_id, partition_id, epoch, _decode(batches))
+            producer.partitions[partition_id] = ProducerPartition(
+                producer_id, partition_id, epoch, _stored_batches(batches)
+            )
     return found
 
 

@@ -63,10 +63,11 @@ class Settling:
     def finish(self, recent: _RecentObject) -> None:
         """All extents of the object move, or have moved: its row can go, once its producers are written."""
         producers = self.producers
+        number = recent.stored.number
         for producer in recent.producers:
-            if producer.unsettled:
+            if 0 < producer.unsettled_from <= number:
                 producers[producer] = None
-        self.done_number = recent.stored.number
+        self.done_number = number
 
     def write(self, tx: Transaction) -> None:
         if self.partition_rows:
@@ -102,9 +103,11 @@ class RecentExtents:
             if not state.recent:
                 self._states[state.partition_id] = state
             state.recent.append(extent)
+        number = event.object.number
         for producer in producers:
-            producer.unsettled = True
-        self.stored[event.object.number] = event.object
+            if not producer.unsettled_from:
+                producer.unsettled_from = number
+        self.stored[number] = event.object
         self._objects.append(_RecentObject(event.object, states, producers))
         self._count += len(states)
         self._batch_count += len(producers)
@@ -112,22 +115,26 @@ class RecentExtents:
     def make_room(self, extent_count: int, batch_count: int) -> Settling:
         """What should settle along with so many new ones: the partitions with the oldest extents first.
 
-        From half the limit on, twice as many go as come, so that no single commit has to wait for a great many.
+        From half the limit on, twice as many go as come, so that no single commit has to wait for a great many. The
+        last partition to settle may finish many objects at once: their producers are written over several commits.
         """
         settling = Settling()
-        wanted = 0
-        if self._count + extent_count > self._extents_max // 2:
-            wanted = max(_SETTLED_PER_INCOMING * extent_count, self._count + extent_count - self._extents_max)
-        batches_wanted = self._batch_count + batch_count - self._extents_max
+        excess = self._count + extent_count - self._extents_max
+        wanted = max(_SETTLED_PER_INCOMING * extent_count, excess) if excess > -(self._extents_max // 2) else 0
+        batches_excess = self._batch_count + batch_count - self._extents_max
+        producers_max = _SETTLED_PER_INCOMING * batch_count
         for recent in self._objects:
             number = recent.stored.number
+            rows_count = len(settling.extent_rows)
+            if len(settling.producers) > producers_max and rows_count >= excess and batches_excess <= 0:
+                return settling
             for state in recent.states:
-                if len(settling.extent_rows) >= wanted and batches_wanted <= 0:
+                if len(settling.extent_rows) >= wanted and batches_excess <= 0:
                     return settling
                 if state.recent and state.recent[0].object_number <= number:
                     settling.add(state)
             settling.finish(recent)
-            batches_wanted -= len(recent.producers)
+            batches_excess -= len(recent.producers)
         return settling
 
     def settled(self, settling: Settling) -> None:
@@ -136,7 +143,7 @@ class RecentExtents:
             state.recent = []
             del self._states[state.partition_id]
         for producer in settling.producers:
-            producer.unsettled = False
+            producer.unsettled_from = 0
         self._count -= len(settling.extent_rows)
         while self._objects and self._objects[0].stored.number <= settling.done_number:
             recent = self._objects.popleft()

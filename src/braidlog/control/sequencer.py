@@ -27,6 +27,7 @@ from braidlog.control.interface import (
 from braidlog.control.metadata import MetadataConflict, MetadataStore, Row, Transaction
 from braidlog.control.partitions import PartitionState, TopicState
 from braidlog.control.producers import (
+    REMEMBERED,
     AppendedBatch,
     Producer,
     ProducerPartition,
@@ -48,6 +49,7 @@ VERDICTS_REMEMBERED = 4_096
 """In memory, for retries that follow at once. Later ones are found in the metadata."""
 
 _OBJECT_NUMBER_BLOCK = 10_000
+_REMEMBERED_BYTES = REMEMBERED.size
 _TRANSACTIONAL_OR_CONTROL = 0x10 | 0x20
 
 _STALE = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -125,7 +127,7 @@ class _GroupPlan:
                     else:
                         code = known.judge(epoch, sequence, batch.offset_count, offset, producer.adopted)
                     if code == 0:
-                        batches.append((producer_id, partition_id, epoch, known.planned_batches[-1]))
+                        batches.append((producer_id, partition_id, epoch, known.planned_batches[-_REMEMBERED_BYTES:]))
                         writers.append(known)
                         if not known.touched:
                             changes.touch(producer, known)
@@ -251,6 +253,17 @@ def _refuse(extent: ExtentEntry, topic: TopicState | None) -> ExtentVerdict:
     return ExtentVerdict(-1, [BatchVerdict(code, -1)] * len(extent.batches))
 
 
+def _producer_ids(group: list[_Waiting]) -> dict[int, None]:
+    """In the order in which they are first met."""
+    found: dict[int, None] = {}
+    for waiting in group:
+        for extent in waiting.footer.extents:
+            for batch in extent.batches:
+                found[batch.producer_id] = None
+    found.pop(-1, None)
+    return found
+
+
 class Sequencer:
     def __init__(
         self,
@@ -350,13 +363,7 @@ class Sequencer:
     async def _try_group(self, group: list[_Waiting]) -> list[_Waiting]:
         """Sequence the group; returns what is left to do, where some of it turned out to be there already."""
         await self._numbers.reserve(len(group))
-        producers = await self._producers.load(
-            batch.producer_id
-            for waiting in group
-            for extent in waiting.footer.extents
-            for batch in extent.batches
-            if batch.producer_id >= 0
-        )
+        producers = await self._producers.load(_producer_ids(group))
         plan = _GroupPlan(self._catalog, producers, self._producers.start_plan(), self._clock.wall_ms())
         stale: list[_Waiting] = []
         floor = self._epochs.floor
