@@ -80,7 +80,7 @@ class Scale:
 
     def __init__(self, quick: bool) -> None:
         self.produce_batches = 240 if quick else 750
-        self.memory_batches = 240 if quick else 300
+        self.memory_batches = 150
         self.consume_batches_per_partition = 28
         self.consume_rounds = 1 if quick else 4
         self.small_requests = 8_192 if quick else 81_920

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 
 from kio.schema.errors import ErrorCode
+from tests.fakes import FakeClock
 
 from braidlog.objects.format import decode_object_tail
 from braidlog.objects.layout import BatchEntry
@@ -13,6 +14,7 @@ from braidlog.runtime.entropy import SeededEntropy
 from braidlog.runtime.tasks import TaskGroup
 from braidlog.scheduling.budget import PutBudget
 from braidlog.scheduling.closing import CloseThresholds
+from braidlog.writing.arena import Arena
 from braidlog.writing.batcher import Batcher
 from braidlog.writing.order import Order
 from braidlog.writing.request import Draft, WriteRequest
@@ -57,6 +59,7 @@ class RecordingSequencer:
 
 class WritePath:
     def __init__(self, *, size_bytes: int = 1000, in_flight_max: int = 8) -> None:
+        self.clock = FakeClock()
         self.store = GatedStore()
         self.tasks = TaskGroup("test")
         self.sequencer = RecordingSequencer(self.tasks)
@@ -73,12 +76,14 @@ class WritePath:
             on_uploaded=lambda key, _: self.uploaded.append(key),
             on_finished=lambda: self.batcher.uploaded(),
             tasks=self.tasks,
+            arena=Arena(free_bytes_max=0),
         )
         self.batcher = Batcher(
             Order(uploader),
             CloseThresholds(size_bytes, 3600.0, in_flight_max, early_in_flight_max=in_flight_max),
             PutBudget(1e9, 1e9),
-            SystemClock(),
+            self.clock,
+            wait_s_max=30.0,
         )
 
     def write(self, partition: int, data: bytes) -> WriteRequest:
@@ -187,6 +192,38 @@ async def test_with_all_uploads_taken_requests_gather_and_go_in_equal_objects() 
         assert len(path.store.puts) == min(expected, 3)
     sizes = [len(packed) for _, packed, _ in path.store.puts[1:]]
     assert max(sizes) - min(sizes) <= 10 + 10
+
+
+async def test_what_could_not_be_uploaded_in_time_is_refused_oldest_first() -> None:
+    path = WritePath(in_flight_max=1)
+    path.write(0, b"under way")
+    await turns()
+    stuck = path.write(0, b"stuck")
+    await turns()
+    path.clock.advance(29.0)
+    fresh = path.write(0, b"fresh")
+    await turns()
+    path.clock.advance(1.0)
+    path.write(0, b"another")
+    await turns()
+    assert path.done == [stuck]
+    assert stuck.error_code == ErrorCode.not_enough_replicas
+    path.store.puts[0][2].set_result(None)
+    await turns()
+    path.store.puts[1][2].set_result(None)
+    await path.batcher.flush()
+    await path.tasks.wait_all()
+    assert fresh in path.done
+    assert fresh.error_code == ErrorCode.none
+
+
+async def test_an_upload_that_is_given_up_fails_its_requests() -> None:
+    path = WritePath()
+    request = path.write(0, b"x")
+    await turns()
+    await path.tasks.cancel_all()
+    assert path.done == [request]
+    assert request.error_code == ErrorCode.not_enough_replicas
 
 
 async def test_flush_returns_when_everything_is_uploaded() -> None:

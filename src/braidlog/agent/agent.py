@@ -31,6 +31,7 @@ from braidlog.runtime.settings import AgentSettings
 from braidlog.runtime.tasks import TaskGroup
 from braidlog.scheduling.budget import PutBudget
 from braidlog.scheduling.closing import CloseThresholds
+from braidlog.writing.arena import Arena
 from braidlog.writing.batcher import Batcher, BatcherStatistics
 from braidlog.writing.order import Order
 from braidlog.writing.stage import RequestStage
@@ -117,6 +118,7 @@ class Agent:
             on_uploaded=self.cache.insert,
             on_finished=lambda: self._batcher.uploaded(),
             tasks=self._uploads,
+            arena=Arena(free_bytes_max=settings.memory_budget_bytes),
         )
         price = PRICES.get(settings.store_price) or price_for(self.store.url)
         puts_per_s = puts_per_s_for_budget(settings.upload_budget_usd_month, price)
@@ -131,6 +133,7 @@ class Agent:
             ),
             PutBudget(puts_per_s, burst=max(1.0, puts_per_s * EARLY_BURST_S) if math.isfinite(puts_per_s) else 1.0),
             self.clock,
+            wait_s_max=settings.request_timeout_ms / 1000,
         )
 
     async def start(self) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from braidlog.cli.options import Format
-from braidlog.cli.output import OutputFormat, emit_fields, emit_rows, say
+from braidlog.cli.output import OutputFormat, counted, emit_fields, emit_rows, say
 
 Seed = Annotated[int, typer.Option("--seed", help="The first seed. The same seed gives the same run.")]
 Runs = Annotated[int, typer.Option("--runs", min=1, help="How many seeds, one after the other.")]
@@ -92,7 +92,7 @@ def mutants(
                 }
             )
             result = f"caught by {caught.kind}" if caught.kind else "not caught"
-            say(f"{number} of {len(wanted)}  {mistake.name}: {result}, {caught.seeds} seeds")
+            say(f"{number} of {len(wanted)}  {mistake.name}: {result}, {counted(caught.seeds, 'seed')}")
             bar.advance()
     caught_count = sum(row["caught_by"] != "not caught" for row in rows)
     if out is not None:

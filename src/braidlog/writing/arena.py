@@ -9,8 +9,6 @@ import sys
 
 REGION_BYTES = 32 * 1024 * 1024
 ALIGNMENT_BYTES = 4096
-FREE_REGIONS_MAX = 32
-"""Regions kept although nothing is in them."""
 
 _UNUSED_REFERENCES = 2
 """Of a mapping that only its `_Region` holds, and `getrefcount` while it looks."""
@@ -34,8 +32,10 @@ class _Region:
 class Arena:
     """Hands out memory; nobody needs to give it back."""
 
-    def __init__(self, region_bytes: int = REGION_BYTES) -> None:
+    def __init__(self, *, free_bytes_max: int, region_bytes: int = REGION_BYTES) -> None:
+        """`free_bytes_max`: memory that is kept although nothing is in it."""
         self._region_bytes = region_bytes
+        self._free_regions_max = free_bytes_max // region_bytes
         self._current = _Region(region_bytes)
         self._full: list[_Region] = []
 
@@ -55,7 +55,7 @@ class Arena:
         free = [region for region in self._full if region.is_free]
         if not free:
             return _Region(self._region_bytes)
-        dropped = free[1 + FREE_REGIONS_MAX :]
+        dropped = free[1 + self._free_regions_max :]
         self._full = [region for region in self._full if region is not free[0] and region not in dropped]
         free[0].used_bytes = 0
         return free[0]

@@ -1,8 +1,11 @@
 """The batch stage: gathers the requests of many partitions into one draft, which becomes one object and one PUT."""
 
 import asyncio
+import math
 from collections import deque
 from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
 
 from braidlog.runtime.clock import Clock
 from braidlog.scheduling.budget import PutBudget
@@ -19,11 +22,21 @@ class BatcherStatistics:
 
 
 class Batcher:
-    def __init__(self, next_stage: DraftStage, thresholds: CloseThresholds, budget: PutBudget, clock: Clock) -> None:
+    def __init__(
+        self,
+        next_stage: DraftStage,
+        thresholds: CloseThresholds,
+        budget: PutBudget,
+        clock: Clock,
+        *,
+        wait_s_max: float = math.inf,
+    ) -> None:
+        """`wait_s_max`: a request that could not be uploaded for so long is refused, and its producer may try again."""
         self._next = next_stage
         self._thresholds = thresholds
         self._budget = budget
         self._clock = clock
+        self._wait_s_max = wait_s_max
         self._backlog: deque[tuple[float, WriteRequest]] = deque()
         self._backlog_bytes = 0
         self._in_flight = 0
@@ -51,6 +64,7 @@ class Batcher:
 
     def _pump(self) -> None:
         self._pump_handle = None
+        self._refuse_overdue()
         while self._backlog:
             decision = decide_close(
                 self._thresholds,
@@ -62,10 +76,21 @@ class Batcher:
                 flush=self._flushing,
             )
             if not isinstance(decision, Close):
-                if decision.seconds is not None:
-                    self._schedule(max(decision.seconds, 0.001))
+                overdue_s = self._backlog[0][0] + self._wait_s_max - self._clock.monotonic_s()
+                wait_s = min(decision.seconds if decision.seconds is not None else math.inf, overdue_s)
+                if wait_s < math.inf:
+                    self._schedule(max(wait_s, 0.001))
                 return
             self._close(decision.bytes_target)
+
+    def _refuse_overdue(self) -> None:
+        limit_s = self._clock.monotonic_s() - self._wait_s_max
+        while self._backlog and self._backlog[0][0] <= limit_s:
+            request = self._backlog.popleft()[1]
+            self._backlog_bytes -= request.entry.length
+            request.fail(ErrorCode.not_enough_replicas, "the object store is too slow: all uploads are taken")
+        if not self._backlog and self._in_flight == 0:
+            self._idle.set()
 
     def _close(self, bytes_target: int) -> None:
         groups: dict[tuple[bytes, int], list[WriteRequest]] = {}

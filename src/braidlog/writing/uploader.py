@@ -37,6 +37,7 @@ class Uploader:
         on_uploaded: Callable[[str, Bytes], None],
         on_finished: Callable[[], None],
         tasks: TaskGroup,
+        arena: Arena,
     ) -> None:
         self._next = next_stage
         self._store = store
@@ -48,7 +49,7 @@ class Uploader:
         self._on_uploaded = on_uploaded
         self._on_finished = on_finished
         self._tasks = tasks
-        self._arena = Arena()
+        self._arena = arena
         self._number = 0
 
     def submit(self, draft: Draft) -> None:
@@ -74,6 +75,9 @@ class Uploader:
             code = ErrorCode.kafka_storage_error if isinstance(error, StoreFull) else ErrorCode.not_enough_replicas
             draft.fail(code, f"the object store did not take the data: {error}")
             return
+        except BaseException:
+            draft.fail(ErrorCode.not_enough_replicas, "the upload was given up")
+            raise
         finally:
             self._on_finished()
         self._on_uploaded(draft.key, draft.packed)
