@@ -21,7 +21,7 @@ from braidlog.runtime.settings import Settings
 CLOCK_SKEW_MS_MAX = 5_000
 """Retention and timestamps tolerate this much; request signatures fail at minutes."""
 CHECK_TIMEOUT_S = 20.0
-VOLATILE_FILE_SYSTEMS = {"tmpfs", "ramfs"}
+VOLATILE_FILE_SYSTEMS = {"tmpfs", "ramfs", "devtmpfs", "proc", "sysfs"}
 
 
 @dataclass(frozen=True, slots=True)

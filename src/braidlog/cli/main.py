@@ -1,6 +1,7 @@
 """The `braid` command: one module per noun. What is slow to load is imported where it is used."""
 
 import os
+import signal
 import sys
 from typing import Annotated
 
@@ -137,6 +138,8 @@ def main() -> None:
 
 
 def _run() -> int:
+    # Asked to end, a command ends as it does by Ctrl-C: a consumer commits and leaves its group first.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app()
     except SystemExit as end:
