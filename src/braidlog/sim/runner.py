@@ -10,7 +10,7 @@ from braidlog.sim.checker import check
 from braidlog.sim.mistakes import MISTAKES, Mistake
 from braidlog.sim.scenarios import SCENARIOS
 from braidlog.sim.story import tell
-from braidlog.sim.world import Run, simulate
+from braidlog.sim.world import Run, Unreadable, simulate
 
 SHRINK_RUNS_MAX = 40
 
@@ -110,7 +110,11 @@ def _run(seed: int, scenario: str, mistake: str, strikes: frozenset[int] | None)
 
 def _anomalies(run: Run) -> tuple[str, ...]:
     found = [f"{anomaly.kind}: {anomaly.message}" for anomaly in check(run.history)] if not run.error else []
-    return (*([f"run-failed: {run.error}"] if run.error else []), *found)
+    return (*([f"{_kind(run.error)}: {run.error}"] if run.error else []), *found)
+
+
+def _kind(error: str) -> str:
+    return "unreadable" if error.startswith(Unreadable.__name__) else "run-failed"
 
 
 def _story(run: Run) -> str:

@@ -177,7 +177,10 @@ class World:
             async def read(at: int = offset) -> Any:
                 return await fetch(session, await session.leader(topic, partition), topic, partition, at)
 
-            found = await session.retry(read)
+            try:
+                found = await session.retry(read)
+            except Disconnected as error:
+                raise Unreadable(f"{topic}/{partition} cannot be read from offset {offset} on: {error}") from error
             if found.next_offset == offset:
                 continue
             records += found.records
@@ -194,6 +197,10 @@ class World:
                 records=records,
             )
         )
+
+
+class Unreadable(Exception):
+    """A log that promises records which nobody can be given: their object is gone, or is not what it should be."""
 
 
 class Stuck(Exception):
