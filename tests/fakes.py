@@ -17,9 +17,6 @@ class FakeClock:
     def monotonic_s(self) -> float:
         return self._monotonic_s
 
-    def cpu_s(self) -> float:
-        return 0.0
-
     async def sleep(self, seconds: float) -> None:
         self.slept_s.append(seconds)
         self._monotonic_s += max(0.0, seconds)

@@ -42,9 +42,6 @@ class ManualClock:
     def monotonic_s(self) -> float:
         return self._now_s
 
-    def cpu_s(self) -> float:
-        return 0.0
-
     async def sleep(self, seconds: float) -> None:
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._sleepers.append((self._now_s + seconds, woken))

@@ -76,9 +76,6 @@ class LoopClock:
     def monotonic_s(self) -> float:
         return self._loop.now_s
 
-    def cpu_s(self) -> float:
-        return 0.0
-
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 

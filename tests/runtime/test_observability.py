@@ -29,9 +29,6 @@ class NoonClock:
     def monotonic_s(self) -> float:
         return 0.0
 
-    def cpu_s(self) -> float:
-        return 0.0
-
     async def sleep(self, seconds: float) -> None:
         raise AssertionError
 

@@ -18,10 +18,6 @@ class Clock(Protocol):
         """Seconds since an arbitrary moment. Never goes back."""
         ...
 
-    def cpu_s(self) -> float:
-        """User plus system seconds that this process has used so far."""
-        ...
-
     async def sleep(self, seconds: float) -> None: ...
 
 
@@ -33,9 +29,6 @@ class SystemClock:
 
     def monotonic_s(self) -> float:
         return time.monotonic()
-
-    def cpu_s(self) -> float:
-        return time.process_time()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -20,8 +20,5 @@ class SimClock:
     def monotonic_s(self) -> float:
         return self._loop.time()
 
-    def cpu_s(self) -> float:
-        return 0.0
-
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

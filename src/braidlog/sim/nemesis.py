@@ -91,7 +91,7 @@ class Nemesis:
         process = cluster.processes[name]
         if not process.is_alive or process.is_paused:
             return f"{name} is down or paused already"
-        process.is_paused = True
+        cluster.pause(name)
         delay_s = self._later(lambda: cluster.loop.resume(process), low_s, high_s)
         return f"pause {process.name} for {delay_s:.1f} s"
 

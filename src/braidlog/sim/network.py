@@ -151,9 +151,6 @@ class SimServer:
     async def start_serving(self) -> None:
         self.serving = True
 
-    def is_serving(self) -> bool:
-        return self.is_open and self.serving
-
     def close(self) -> None:
         self.is_open = False
 
