@@ -64,7 +64,7 @@ mutants: setup ## plant known mistakes and count the seeds that the simulator ne
 
 lock: ## resolve the dependencies anew and write requirements.lock (needs uv)
 	@echo '# Exact versions of everything that running, testing and checking Braidlog needs. Written by `make lock`.' > requirements.lock.new
-	uv pip compile pyproject.toml --group test --group quality --universal --python-version 3.11 --upgrade \
+	uv pip compile pyproject.toml --extra spark --group test --group quality --group plots --universal --python-version 3.11 --upgrade \
 		--no-header --no-annotate --no-emit-index-url --no-emit-find-links --quiet >> requirements.lock.new
 	mv requirements.lock.new requirements.lock
 

@@ -424,11 +424,11 @@ def sequence_objects(scale: Scale) -> Figures:
 
 
 async def _sequence(control: Process, scale: Scale) -> tuple[list[Committed], float]:
-    from braidlog.control.remote import RemoteControl
+    from braidlog.control.remote import connect_control
     from braidlog.runtime.clock import SystemClock
     from braidlog.runtime.entropy import SystemEntropy
 
-    remote = RemoteControl(control.endpoints["control"], clock=SystemClock(), entropy=SystemEntropy())
+    remote = connect_control(control.endpoints["control"], clock=SystemClock(), entropy=SystemEntropy())
     try:
         load = SequencerLoad(remote, committers=COMMITTERS)
         await load.prepare()

@@ -37,7 +37,7 @@ from braidlog.control.interface import (
     TopicRef,
     TopicRemoved,
 )
-from braidlog.control.remote import RemoteControl
+from braidlog.control.remote import connect_control
 from braidlog.control.server import serve_control
 from braidlog.control.settings import ControlSettings
 from braidlog.objects.format import CorruptObject
@@ -51,7 +51,7 @@ async def offered(kind: str, plane: Plane) -> AsyncIterator[ControlPlane]:
         yield plane.service
         return
     server = await serve_control(plane.service, "127.0.0.1:0")
-    remote = RemoteControl(server.address, plane.clock, SeededEntropy(1))
+    remote = connect_control(server.address, plane.clock, SeededEntropy(1))
     try:
         yield remote
     finally:

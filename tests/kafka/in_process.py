@@ -11,8 +11,9 @@ from tests.cluster import free_port
 
 from braidlog.agent.agent import Agent
 from braidlog.cli.assembly import control_settings
+from braidlog.control.interface import ControlPlane
 from braidlog.control.metadata import open_metadata
-from braidlog.control.remote import RemoteControl
+from braidlog.control.remote import connect_control
 from braidlog.control.server import serve_control
 from braidlog.control.service import ControlService
 from braidlog.objects.open import open_store
@@ -58,7 +59,7 @@ class InProcessBraidlog:
         self._service: ControlService | None = None
         self._server: RpcServer | None = None
         self._store: Store | None = None
-        self._remote: RemoteControl | None = None
+        self._remote: ControlPlane | None = None
         self._agent: Agent | None = None
 
     @property
@@ -96,7 +97,7 @@ class InProcessBraidlog:
         self._service = ControlService(metadata, self._store, self._clock, self._entropy, control_settings(control))
         await self._service.start()
         self._server = await serve_control(self._service, "127.0.0.1:0")
-        self._remote = RemoteControl(self._server.address, self._clock, self._entropy)
+        self._remote = connect_control(self._server.address, self._clock, self._entropy)
         await self._start_agent()
 
     async def _start_agent(self) -> None:

@@ -99,13 +99,13 @@ async def run_embedded(settings: Settings, surroundings: Surroundings | None = N
 @asynccontextmanager
 async def run_agent(settings: AgentSettings, surroundings: Surroundings | None = None) -> AsyncIterator[Endpoints]:
     """An agent whose control plane is another process."""
-    from braidlog.control.remote import RemoteControl
+    from braidlog.control.remote import connect_control
 
     keep_freed_memory()
     around = surroundings or Surroundings.of_this_machine()
     async with AsyncExitStack() as stack:
         store = await _open_store(stack, settings.store_url, around, settings.store_price, upload_retry(settings))
-        control = RemoteControl(str(settings.control), clock=around.clock, entropy=around.entropy.fork("control"))
+        control = connect_control(str(settings.control), clock=around.clock, entropy=around.entropy.fork("control"))
         stack.push_async_callback(control.close)
         agent = await _start_agent(stack, settings, control, store, around)
         metrics = await _start_http(stack, settings.metrics_listen, around, _all_well(), _serving(agent))

@@ -6,7 +6,7 @@ from pathlib import Path
 from braidlog.agent.agent import Agent
 from braidlog.control.group_settings import GroupSettings
 from braidlog.control.metadata import open_metadata
-from braidlog.control.remote import RemoteControl
+from braidlog.control.remote import connect_control
 from braidlog.control.server import serve_control
 from braidlog.control.service import ControlService
 from braidlog.control.settings import ControlSettings
@@ -129,7 +129,7 @@ class SimCluster:
             }
         )
         while True:
-            control = RemoteControl(f"{CONTROL_HOST}:{CONTROL_PORT}", clock=clock, entropy=entropy.fork("rpc"))
+            control = connect_control(f"{CONTROL_HOST}:{CONTROL_PORT}", clock=clock, entropy=entropy.fork("rpc"))
             agent = Agent(control, self._store(process, entropy), clock, entropy, settings, Metrics())
             try:
                 await agent.start()

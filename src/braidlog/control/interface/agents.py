@@ -1,0 +1,48 @@
+"""How agents register, stay and leave."""
+
+from typing import Protocol
+
+from braidlog.control.interface.base import Message
+
+
+class RegisterAgent(Message, frozen=True):
+    incarnation: str
+    host: str
+    port: int
+    zone: str
+    node_id: int = -1
+    """-1: the node id that this address had last, or the next free one."""
+
+
+class Registered(Message, frozen=True):
+    node_id: int
+    cluster_id: str
+    write_epoch: int
+    fencing_epoch: int
+    heartbeat_interval_ms: int
+
+
+class AgentHeartbeat(Message, frozen=True):
+    incarnation: str
+
+
+class HeartbeatAnswer(Message, frozen=True):
+    known: bool
+    """False: register again."""
+    write_epoch: int
+    """Objects that are named from now on carry this epoch."""
+    fencing_epoch: int
+
+
+class AgentLeave(Message, frozen=True):
+    incarnation: str
+
+
+class Done(Message, frozen=True):
+    pass
+
+
+class AgentPlane(Protocol):
+    async def register_agent(self, request: RegisterAgent, *, timeout_s: float | None = None) -> Registered: ...
+    async def heartbeat_agent(self, request: AgentHeartbeat, *, timeout_s: float | None = None) -> HeartbeatAnswer: ...
+    async def leave_agent(self, request: AgentLeave, *, timeout_s: float | None = None) -> Done: ...

@@ -1,0 +1,7 @@
+"""What every message of the interface is."""
+
+import msgspec
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True):
+    """Base of all requests, answers and events. Fields are only ever added at the end."""

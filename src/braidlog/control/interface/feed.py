@@ -1,0 +1,136 @@
+"""What the change feed carries: positions, events, and the state that they change."""
+
+from typing import Protocol
+
+from braidlog.control.interface.base import Message
+
+
+class FeedPosition(Message, frozen=True, gc=False):
+    """A place in the change feed. A new fencing epoch restarts the revisions: a reader then reloads the snapshot."""
+
+    fencing_epoch: int
+    revision: int
+
+
+class AgentInfo(Message, frozen=True):
+    node_id: int
+    incarnation: str
+    host: str
+    """Where clients reach it."""
+    port: int
+    zone: str
+    """Clients' `client.rack` is compared with it."""
+
+
+class TopicInfo(Message, frozen=True):
+    topic_id: bytes
+    name: str
+    partition_ids: list[int]
+    """Internal number of each partition, by partition index. Never reused, so a recreated topic cannot be confused."""
+    configs: dict[str, str]
+    """Only what was set on the topic; defaults are applied by `control.topic_config`."""
+    replication_factor: int
+    """What its creator asked for. Durability is the store's; the number is kept because clients ask for it back."""
+    created_ms: int
+
+
+class PartitionBounds(Message, frozen=True, gc=False):
+    """Offsets [log_start_offset, high_watermark) of a partition can be read."""
+
+    partition_id: int
+    log_start_offset: int
+    high_watermark: int
+    size_bytes: int
+
+
+class IndexedExtent(Message, frozen=True, gc=False):
+    """Where a run of offsets [base_offset, end_offset) of a partition lies."""
+
+    partition_id: int
+    base_offset: int
+    end_offset: int
+    object_number: int
+    position: int
+    length: int
+    timestamp_ms_min: int
+    timestamp_ms_max: int
+
+
+class StoredObject(Message, frozen=True, gc=False):
+    number: int
+    """Short internal number, never reused."""
+    key: str
+    size: int
+
+
+class ObjectSequenced(Message, frozen=True, tag="object"):
+    """An object was sequenced: its extents are readable from now on."""
+
+    object: StoredObject
+    extents: list[IndexedExtent]
+
+
+class TopicChanged(Message, frozen=True, tag="topic"):
+    """A topic was created, got partitions or got other configs."""
+
+    topic: TopicInfo
+
+
+class TopicRemoved(Message, frozen=True, tag="topic-removed"):
+    topic_id: bytes
+
+
+class BoundsChanged(Message, frozen=True, tag="bounds"):
+    """Records were removed from the front of a partition (retention, DeleteRecords)."""
+
+    bounds: PartitionBounds
+
+
+class AgentChanged(Message, frozen=True, tag="agent"):
+    agent: AgentInfo
+
+
+class AgentRemoved(Message, frozen=True, tag="agent-removed"):
+    node_id: int
+
+
+class ClusterConfigChanged(Message, frozen=True, tag="cluster-config"):
+    configs: dict[str, str]
+
+
+FeedEvent = (
+    ObjectSequenced | TopicChanged | TopicRemoved | BoundsChanged | AgentChanged | AgentRemoved | ClusterConfigChanged
+)
+
+
+class SnapshotRequest(Message, frozen=True):
+    pass
+
+
+class Snapshot(Message, frozen=True):
+    """Everything an agent must know to serve; from here on it follows the feed."""
+
+    position: FeedPosition
+    cluster_id: str
+    topics: list[TopicInfo]
+    bounds: list[PartitionBounds]
+    agents: list[AgentInfo]
+    cluster_configs: dict[str, str]
+
+
+class FeedRequest(Message, frozen=True):
+    after: FeedPosition
+    wait_ms: int
+
+
+class FeedPage(Message, frozen=True):
+    """Durable changes in (request.after, position]. With `reload` the reader has missed some: take a new snapshot."""
+
+    position: FeedPosition
+    events: list[FeedEvent]
+    reload: bool = False
+
+
+class FeedPlane(Protocol):
+    async def snapshot(self, request: SnapshotRequest, *, timeout_s: float | None = None) -> Snapshot: ...
+    async def read_feed(self, request: FeedRequest, *, timeout_s: float | None = None) -> FeedPage: ...

@@ -1,0 +1,75 @@
+"""Mistakes in the control plane."""
+
+import asyncio
+from contextlib import AbstractContextManager
+from typing import Any
+
+from braidlog.control import producers, recent, sequencer
+from braidlog.control.epochs import WriteEpochs
+from braidlog.control.feed import Feed
+from braidlog.control.sweeper import Sweeper
+from braidlog.sim.mistakes.mistake import mistake, replaced
+
+
+@mistake("Forgets what each producer has written.")
+def _forget_the_dedup() -> AbstractContextManager[None]:
+    def judge(self: producers.ProducerPartition, epoch: int, first: int, count: int, offset: int, _: bool) -> int:
+        self.planned_epoch = epoch
+        self.planned_batches = producers.REMEMBERED.pack(first, first + count - 1, offset)
+        return 0
+
+    return replaced((producers.ProducerPartition, "judge", judge))
+
+
+@mistake("Keeps what producers have written in memory only.")
+def _producers_not_durable() -> AbstractContextManager[None]:
+    return replaced(
+        (sequencer, "write_producers", lambda tx, rows: None),
+        (sequencer, "encode_batches", lambda batches: None),
+        (recent, "write_producer_partitions", lambda tx, states: None),
+    )
+
+
+@mistake("Publishes changes before they are durable.", "crashes")
+def _publish_before_durable() -> AbstractContextManager[None]:
+    original = sequencer.Sequencer._try_group
+
+    class Early:
+        """A metadata store that lets the plan be published before it is written."""
+
+        def __init__(self, inner: Any, feed: Feed) -> None:
+            self._inner = inner
+            self._feed = feed
+
+        async def transact(self, write: Any) -> Any:
+            plan = write.__self__
+            self._feed.publish(plan.events)
+            plan.events = []
+            await asyncio.sleep(0.05)  # a disk that takes its time
+            return await self._inner.transact(write)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+    async def try_group(self: sequencer.Sequencer, group: Any) -> Any:
+        if not isinstance(self._metadata, Early):
+            self._metadata = Early(self._metadata, self._feed)
+        return await original(self, group)
+
+    return replaced((sequencer.Sequencer, "_try_group", try_group))
+
+
+@mistake("Sweeps what nothing refers to without refusing its late commit first.", "sleepers")
+def _sweep_without_the_epoch_floor() -> AbstractContextManager[None]:
+    async def raise_floor(self: WriteEpochs, floor: int) -> int:
+        return max(floor, 0)
+
+    return replaced((WriteEpochs, "raise_floor", raise_floor))
+
+
+@mistake("Sweeps objects of the current epoch too, whose commits are still on their way.")
+def _sweep_without_grace() -> AbstractContextManager[None]:
+    async def run_once(self: Sweeper) -> None:
+        await self._sweep_orphans(self._epochs.current + 1)
+
+    return replaced((Sweeper, "run_once", run_once))

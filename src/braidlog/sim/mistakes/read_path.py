@@ -1,0 +1,65 @@
+"""Mistakes in the read path."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from braidlog.agent.agent import Agent
+from braidlog.agent.apis import api_02_list_offsets
+from braidlog.agent.follower import FeedFollower
+from braidlog.agent.view import ClusterView
+from braidlog.cache.blocks import BlockCache
+from braidlog.control.interface import FeedRequest, PartitionBounds
+from braidlog.sim.mistakes.mistake import mistake, replaced
+
+
+@mistake("Goes on after a gap in the change feed as if nothing was missing.")
+def _lose_the_feeds_gap() -> AbstractContextManager[None]:
+    original_append = ClusterView._append
+
+    def append(self: ClusterView, stored: Any, extents: Any) -> None:
+        for extent in extents:
+            partition = self.partitions.get(extent.partition_id)
+            if partition is not None:
+                partition.high_watermark = extent.base_offset
+        original_append(self, stored, extents)
+
+    async def run(self: FeedFollower) -> None:
+        while True:
+            try:
+                page = await self._control.read_feed(FeedRequest(self._view.position, 10_000), timeout_s=15.0)
+                self._view.apply(page.events, page.position)
+            except Exception:  # noqa: BLE001 - the mistake does not care
+                await self._clock.sleep(0.5)
+
+    return replaced((ClusterView, "_append", append), (FeedFollower, "run", run))
+
+
+@mistake("Answers where a log ends from memory instead of asking.")
+def _latest_from_memory() -> AbstractContextManager[None]:
+    original = api_02_list_offsets._find
+
+    async def find(agent: Agent, partition: Any, bounds: PartitionBounds, timestamp_ms: int) -> Any:
+        if timestamp_ms == api_02_list_offsets.LATEST:
+            return ErrorCode.none, (partition.high_watermark, -1)
+        return await original(agent, partition, bounds, timestamp_ms)
+
+    return replaced((api_02_list_offsets, "_find", find))
+
+
+@mistake("Keeps blocks in the cache under their object's number in its epoch, which other agents use too.")
+def _cache_mixes_objects_up() -> AbstractContextManager[None]:
+    original_keep, original_block = BlockCache._keep, BlockCache._block
+
+    def short(key: str) -> str:
+        return key.rpartition("-")[2]
+
+    def keep(self: BlockCache, name: tuple[str, int], block: memoryview) -> None:
+        original_keep(self, (short(name[0]), name[1]), block)
+
+    async def block(self: BlockCache, key: str, number: int, object_size: int) -> memoryview:
+        known = self._blocks.get((short(key), number))
+        return known if known is not None else await original_block(self, key, number, object_size)
+
+    return replaced((BlockCache, "_keep", keep), (BlockCache, "_block", block))

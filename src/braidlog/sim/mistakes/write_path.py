@@ -1,0 +1,134 @@
+"""Mistakes in the write path."""
+
+import asyncio
+from contextlib import AbstractContextManager
+from typing import Any
+
+import msgspec
+
+from braidlog.agent.agent import Agent
+from braidlog.agent.sequencing import Sequencing
+from braidlog.control.interface import CommitObject, ObjectVerdict
+from braidlog.objects.format import decode_footer_bytes, encode_footer
+from braidlog.objects.keys import data_key, parse_data_key
+from braidlog.objects.retrying import RetryingStore
+from braidlog.objects.store import AlreadyExists, StoreError
+from braidlog.runtime.errors import ControlUnavailable, DeadlineExceeded
+from braidlog.sim.mistakes.mistake import mistake, replaced
+from braidlog.sim.process import CURRENT
+from braidlog.writing.batcher import Batcher
+from braidlog.writing.order import Order
+from braidlog.writing.request import Draft, WriteRequest
+from braidlog.writing.uploader import Uploader
+
+
+@mistake("Acknowledges while the upload is still under way, and hopes for the best.")
+def _acknowledge_before_the_put() -> AbstractContextManager[None]:
+    async def upload(self: Uploader, draft: Draft) -> None:
+        packed = draft.packed
+        self._next.submit(draft)
+        try:
+            await self._store.put(draft.key, packed)
+        except StoreError:
+            pass
+        finally:
+            self._on_finished()
+
+    return replaced((Uploader, "_upload", upload))
+
+
+@mistake("Sequences objects in the order in which their uploads finish.")
+def _commit_out_of_order() -> AbstractContextManager[None]:
+    def submit(self: Order, draft: Draft) -> None:
+        self._next.submit(draft)
+
+    return replaced((Order, "submit", submit))
+
+
+@mistake("Takes a request's place in the order only after an await.")
+def _place_taken_late() -> AbstractContextManager[None]:
+    original = Batcher.submit
+
+    def submit(self: Batcher, request: WriteRequest) -> None:
+        pause_s = 0.001 * (len(request.records) % 7)
+        asyncio.get_running_loop().call_later(pause_s, original, self, request)
+
+    return replaced((Batcher, "submit", submit))
+
+
+@mistake("Takes any object that is already there for its own, under names that a restart repeats.", "crashes")
+def _exists_already_taken_for_ours() -> AbstractContextManager[None]:
+    original_init, original_put = Agent.__init__, RetryingStore.put
+
+    def init(self: Agent, *arguments: Any, **options: Any) -> None:
+        original_init(self, *arguments, **options)
+        process = CURRENT.get()
+        self.incarnation = process.host if process is not None else "agent"
+        self._batcher = self._build_write_path()
+        self.write_path = self._batcher
+
+    async def put(self: RetryingStore, key: str, data: Any, *, overwrite: bool = False) -> str | None:
+        try:
+            return await original_put(self, key, data, overwrite=overwrite)
+        except AlreadyExists:
+            return None
+
+    return replaced((Agent, "__init__", init), (RetryingStore, "put", put))
+
+
+@mistake("Acknowledges every batch of an object that was sequenced, refused ones too.")
+def _refusals_ignored() -> AbstractContextManager[None]:
+    original = Sequencing._acknowledge
+
+    def acknowledge(self: Sequencing, draft: Draft, verdict: ObjectVerdict) -> None:
+        extents = [
+            msgspec.structs.replace(
+                extent, verdicts=[msgspec.structs.replace(batch, error_code=0) for batch in extent.verdicts]
+            )
+            for extent in verdict.extents
+        ]
+        original(self, draft, msgspec.structs.replace(verdict, extents=extents))
+
+    return replaced((Sequencing, "_acknowledge", acknowledge))
+
+
+@mistake("Gives every batch of an extent the extent's first offset as its own.")
+def _first_offset_for_all() -> AbstractContextManager[None]:
+    original = Sequencing._acknowledge
+
+    def acknowledge(self: Sequencing, draft: Draft, verdict: ObjectVerdict) -> None:
+        extents = [
+            msgspec.structs.replace(extent, verdicts=[extent.verdicts[0]] * len(extent.verdicts))
+            for extent in verdict.extents
+        ]
+        original(self, draft, msgspec.structs.replace(verdict, extents=extents))
+
+    return replaced((Sequencing, "_acknowledge", acknowledge))
+
+
+@mistake("Uploads and commits an object anew, under another name, when the answer to its commit is lost.")
+def _sequence_twice() -> AbstractContextManager[None]:
+    original_upload = Uploader._upload
+
+    async def upload(self: Uploader, draft: Draft) -> None:
+        self._next.store = self._store  # type: ignore[attr-defined]
+        await original_upload(self, draft)
+
+    async def commit(self: Sequencing, draft: Draft, _: float) -> ObjectVerdict:
+        key, footer = draft.key, decode_footer_bytes(draft.footer)
+        number = 0
+        while True:
+            data = encode_footer(footer)
+            try:
+                request = CommitObject(key, len(draft.packed), data)
+                return await self._control.commit_object(request, timeout_s=3.0)
+            except (ControlUnavailable, DeadlineExceeded):
+                number += 1
+                if number > 8:
+                    raise
+                await self._clock.sleep(1.0)
+                key = data_key(footer.write_epoch, f"{footer.incarnation}{number}", parse_data_key(draft.key).number)
+                footer = msgspec.structs.replace(footer, nonce=self._entropy.token(16))
+                await self.store.put(key, draft.packed)  # type: ignore[attr-defined]
+
+    return replaced((Uploader, "_upload", upload), (Sequencing, "_commit", commit))
