@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from braidlog.agent.reading import COPY_BELOW_BYTES, DamagedExtent, Slice, append_batches
 from braidlog.records.batch import has_valid_crc, scan_batches
+from braidlog.records.placing import write_base_offset
 from braidlog.records.record import Record, decode_batch, encode_batch
 
 
@@ -81,3 +82,39 @@ def test_a_truncated_extent_is_damaged() -> None:
     for length in (1, 60, len(whole) - 1):
         with pytest.raises(DamagedExtent):
             append_batches(Slice([], 0, 0), memoryview(whole[:length]), 0, 1 << 20)
+
+
+def placed(count: int, offset: int) -> bytes:
+    """A batch as merging and compaction leave it: with its own offset."""
+    whole = bytearray(batch(count))
+    write_base_offset(whole, 0, offset)
+    return bytes(whole)
+
+
+def test_batches_that_were_compacted_keep_their_offsets_and_gaps() -> None:
+    extent = memoryview(placed(3, 100) + placed(1, 110) + placed(2, 111))
+    found = Slice([], 0, 100)
+    assert append_batches(found, extent, 90, 1 << 20)
+    assert served(found) == [(100, 3), (110, 1), (111, 2)]
+    assert found.next_offset == 113
+
+
+def test_an_offset_that_was_compacted_away_goes_on_with_the_next_batch() -> None:
+    extent = memoryview(placed(3, 100) + placed(1, 110))
+    found = Slice([], 0, 105)
+    assert append_batches(found, extent, 100, 1 << 20)
+    assert served(found) == [(110, 1)]
+
+
+def test_an_extent_that_ends_in_a_gap_adds_nothing_and_lets_the_next_go_on() -> None:
+    found = Slice([], 0, 105)
+    assert append_batches(found, memoryview(placed(3, 100)), 100, 1 << 20)
+    assert not found.buffers
+    assert append_batches(found, memoryview(batch(2)), 120, 1 << 20)
+    assert served(found) == [(120, 2)]
+
+
+def test_a_slice_that_is_full_says_so() -> None:
+    found = Slice([], 0, 100)
+    assert not append_batches(found, memoryview(placed(3, 100) + placed(1, 110)), 100, 1)
+    assert found.next_offset == 103

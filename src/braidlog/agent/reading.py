@@ -18,8 +18,9 @@ LEADER_EPOCH = 0
 COPY_BELOW_BYTES = 16 * 1024
 """Average batch size below which an extent is copied and patched in place."""
 
-_BATCH_LENGTH = Struct(">i")
-_LENGTH_POSITION = 8
+_BATCH_START = Struct(">qi")
+"""Base offset and batch length."""
+_LAST_OFFSET_DELTA = Struct(">i")
 _LAST_OFFSET_DELTA_POSITION = 23
 _HEAD_PATCH = Struct(">qii")
 
@@ -74,24 +75,29 @@ class Reader:
 
     async def _read(self, partition: PartitionView, offset: int, bytes_max: int, *, fresh: bool) -> Slice:
         result = Slice([], 0, offset)
-        for extent, stored in await self.extents(partition, offset, bytes_max, fresh=fresh):
-            if result.size_bytes >= bytes_max and result.buffers:
-                break
-            data = await self._cache.read(stored.key, stored.size, extent.position, extent.position + extent.length)
-            append_batches(result, data, extent.base_offset, bytes_max)
-            if result.next_offset < extent.end_offset:
-                break
-        return result
+        while True:
+            found = await self.extents(partition, result.next_offset, bytes_max, fresh=fresh)
+            for extent, stored in found:
+                if result.size_bytes >= bytes_max and result.buffers:
+                    return result
+                data = await self._cache.read(stored.key, stored.size, extent.position, extent.position + extent.length)
+                if not append_batches(result, data, extent.base_offset, bytes_max):
+                    return result
+            if result.buffers or not found or found[-1][0].end_offset <= result.next_offset:
+                return result
+            # Nothing is left of these extents from the offset on, so what follows them is next.
+            result.next_offset = found[-1][0].end_offset
 
 
-def append_batches(result: Slice, data: memoryview, base_offset: int, bytes_max: int) -> None:
-    """Add the batches of an extent that hold `result.next_offset` or what follows, while they fit.
+def append_batches(result: Slice, data: memoryview, base_offset: int, bytes_max: int) -> bool:
+    """Add the batches of an extent that hold `result.next_offset` or what follows, while they fit. True if all did.
 
-    The first batch is sent however large it is: a consumer could not get past it otherwise.
+    The first batch is sent however large it is: a consumer could not get past it otherwise. Compaction leaves gaps, so
+    an extent may end before the offset that is looked for: then nothing is added, and the next one goes on.
     """
-    start, spans, next_offset = _select(data, base_offset, result, bytes_max)
+    start, spans, next_offset, all_fit = _select(data, base_offset, result, bytes_max)
     if not spans:
-        return
+        return all_fit
     end = spans[-1][0] + spans[-1][1]
     if end - start < COPY_BELOW_BYTES * len(spans):
         copied = bytearray(data[start:end])
@@ -104,31 +110,37 @@ def append_batches(result: Slice, data: memoryview, base_offset: int, bytes_max:
             result.buffers.append(data[position + HEAD_BYTES : position + length])
     result.size_bytes += end - start
     result.next_offset = next_offset
+    return all_fit
 
 
 def _select(
     data: memoryview, base_offset: int, result: Slice, bytes_max: int
-) -> tuple[int, list[tuple[int, int, int]], int]:
-    """The batches to send as (position, length, offset), where the first one starts, and the offset behind the last."""
+) -> tuple[int, list[tuple[int, int, int]], int, bool]:
+    """The batches to send as (position, length, offset), where the first one starts, the offset behind the last, and
+    whether none was left for want of room. Offsets are as `records.placing` says; this loop sees every batch."""
     spans: list[tuple[int, int, int]] = []
     start = position = 0
     offset = base_offset
     size_bytes = result.size_bytes
-    length_at, size = _BATCH_LENGTH.unpack_from, len(data)
+    all_fit = True
+    start_at, delta_at, size = _BATCH_START.unpack_from, _LAST_OFFSET_DELTA.unpack_from, len(data)
     while position < size:
         if position + HEADER_BYTES > size:
             raise DamagedExtent(f"{size - position} bytes behind the last batch")
-        length = length_at(data, position + _LENGTH_POSITION)[0] + PREFIX_BYTES
-        end_offset = offset + length_at(data, position + _LAST_OFFSET_DELTA_POSITION)[0] + 1
-        if length < HEADER_BYTES or position + length > size or end_offset <= offset:
-            raise DamagedExtent(f"a batch of {length} bytes and {end_offset - offset} records at {position}")
+        stored_offset, length = start_at(data, position)
+        length += PREFIX_BYTES
+        batch_offset = stored_offset if stored_offset > offset else offset
+        end_offset = batch_offset + delta_at(data, position + _LAST_OFFSET_DELTA_POSITION)[0] + 1
+        if length < HEADER_BYTES or position + length > size or end_offset <= batch_offset:
+            raise DamagedExtent(f"a batch of {length} bytes and {end_offset - batch_offset} records at {position}")
         if end_offset > result.next_offset:
             if size_bytes and size_bytes + length > bytes_max:
+                all_fit = False
                 break
             if not spans:
                 start = position
-            spans.append((position, length, offset))
+            spans.append((position, length, batch_offset))
             size_bytes += length
         position += length
         offset = end_offset
-    return start, spans, offset if spans else result.next_offset
+    return start, spans, offset if spans else result.next_offset, all_fit

@@ -84,7 +84,9 @@ class ExtentIndex:
         highest = request.timestamp_ms == -1
 
         def search(tx: Transaction, bounds: PartitionBounds, newest: list[_Pair]) -> list[_Pair]:
-            found = _extent_at(tx, bounds, request.timestamp_ms)
+            from_offset = max(request.from_offset, bounds.log_start_offset)
+            found = _extent_at(tx, bounds.partition_id, request.timestamp_ms, from_offset)
+            newest = [pair for pair in newest if pair[0].end_offset > from_offset]
             if highest:
                 found = [max([*found, *newest], key=_latest_ms)] if found or newest else []
             elif not found:
@@ -233,11 +235,11 @@ def _extents_from(tx: Transaction, bounds: PartitionBounds, request: FindExtents
     partition_id = bounds.partition_id
     offset = max(request.offset, bounds.log_start_offset)
     holding = tx.query(
-        "SELECT base_offset FROM extents WHERE partition_id = ? AND base_offset <= ? AND end_offset > ?"
+        "SELECT base_offset, end_offset FROM extents WHERE partition_id = ? AND base_offset <= ?"
         " ORDER BY base_offset DESC LIMIT 1",
-        (partition_id, offset, offset),
+        (partition_id, offset),
     )
-    next_offset = holding[0][0] if holding else offset
+    next_offset = holding[0][0] if holding and holding[0][1] > offset else offset
     found: list[_Pair] = []
     bytes_left = request.bytes_max
     extents_left = extents_max
@@ -258,18 +260,17 @@ def _extents_from(tx: Transaction, bounds: PartitionBounds, request: FindExtents
     return found
 
 
-def _extent_at(tx: Transaction, bounds: PartitionBounds, timestamp_ms: int) -> list[_Pair]:
-    partition_id = bounds.partition_id
+def _extent_at(tx: Transaction, partition_id: int, timestamp_ms: int, from_offset: int) -> list[_Pair]:
     if timestamp_ms == -1:
         rows = tx.query(
             f"SELECT {_COLUMNS} {_FROM} WHERE e.partition_id = ? AND e.end_offset > ?"
             " ORDER BY e.timestamp_ms_max DESC, e.base_offset LIMIT 1",
-            (partition_id, bounds.log_start_offset),
+            (partition_id, from_offset),
         )
         return [_pair(row) for row in rows]
     rows = tx.query(
         f"SELECT {_COLUMNS} {_FROM} WHERE e.partition_id = ? AND e.end_offset > ? AND e.timestamp_ms_max >= ?"
         " ORDER BY e.base_offset LIMIT 1",
-        (partition_id, bounds.log_start_offset, timestamp_ms),
+        (partition_id, from_offset, timestamp_ms),
     )
     return [_pair(row) for row in rows]

@@ -9,9 +9,9 @@ from braidlog.agent.context import RequestContext
 from braidlog.agent.reading import LEADER_EPOCH
 from braidlog.agent.view import PartitionView
 from braidlog.control.interface import BoundsRequest, FindTimestamp, PartitionBounds
-from braidlog.objects.store import StoreError
-from braidlog.records.batch import scan_batches
+from braidlog.objects.store import NotFound, StoreError
 from braidlog.records.errors import InvalidBatch
+from braidlog.records.placing import place_batches
 from braidlog.records.record import decode_batch
 from braidlog.runtime.limits import BATCH_DECOMPRESSED_BYTES_MAX
 
@@ -99,23 +99,42 @@ async def _find(
 async def _find_by_time(
     agent: "Agent", partition: PartitionView, bounds: PartitionBounds, timestamp_ms: int
 ) -> tuple[int, int]:
-    """The first record with this timestamp or a later one; for MAX_TIMESTAMP, the first with the highest of all."""
+    """The first record with this timestamp or a later one; for MAX_TIMESTAMP, the first with the highest of all.
+
+    An extent may turn out to have none after all: its only one was deleted, or compaction removed it. Then the next
+    extent that may is looked at.
+    """
     wants_max = timestamp_ms == MAX_TIMESTAMP
-    found = await agent.control.find_timestamp(
-        FindTimestamp(partition.partition_id, -1 if wants_max else timestamp_ms), timeout_s=5.0
-    )
-    objects = {stored.number: stored for stored in found.objects}
-    for extent in found.extents:
-        stored = objects[extent.object_number]
-        data = await agent.cache.read(stored.key, stored.size, extent.position, extent.position + extent.length)
+    from_offset = bounds.log_start_offset
+    looked_again = False
+    while True:
+        found = await agent.control.find_timestamp(
+            FindTimestamp(partition.partition_id, -1 if wants_max else timestamp_ms, from_offset), timeout_s=5.0
+        )
+        if not found.extents:
+            return NOTHING
+        extent, stored = found.extents[0], found.objects[0]
+        try:
+            data = await agent.cache.read(stored.key, stored.size, extent.position, extent.position + extent.length)
+        except NotFound:
+            # Replaced since the index was read, and the grace has passed: it says something else by now.
+            if looked_again:
+                raise
+            looked_again = True
+            continue
         target_ms = extent.timestamp_ms_max if wants_max else timestamp_ms
-        offset = extent.base_offset
-        for position, header in scan_batches(data):
-            if header.timestamp_ms_highest >= target_ms:
-                batch = data[position : position + header.total_bytes]
-                for record in decode_batch(batch, bytes_max=BATCH_DECOMPRESSED_BYTES_MAX):
-                    at = offset + record.offset - header.base_offset
-                    if record.timestamp_ms >= target_ms and at >= bounds.log_start_offset:
-                        return at, record.timestamp_ms
-            offset += header.offset_count
-    return NOTHING
+        at = _first_at(data, extent.base_offset, target_ms, bounds.log_start_offset)
+        if at is not None or wants_max:
+            return at or NOTHING
+        from_offset = extent.end_offset
+
+
+def _first_at(data: memoryview, base_offset: int, target_ms: int, offset_min: int) -> tuple[int, int] | None:
+    for position, header, offset in place_batches(data, base_offset):
+        if header.timestamp_ms_highest >= target_ms and header.record_count:
+            batch = data[position : position + header.total_bytes]
+            for record in decode_batch(batch, bytes_max=BATCH_DECOMPRESSED_BYTES_MAX):
+                at = offset + record.offset - header.base_offset
+                if record.timestamp_ms >= target_ms and at >= offset_min:
+                    return at, record.timestamp_ms
+    return None

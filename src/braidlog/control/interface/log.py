@@ -59,6 +59,8 @@ class FindTimestamp(Message, frozen=True):
 
     partition_id: int
     timestamp_ms: int
+    from_offset: int = 0
+    """Extents that end at or below it are passed over."""
 
 
 class DeleteRecords(Message, frozen=True):
