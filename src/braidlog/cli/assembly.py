@@ -91,9 +91,10 @@ async def run_embedded(settings: Settings, surroundings: Surroundings | None = N
         )
         service = await _start_control(stack, settings.control, store, around)
         agent = await _start_agent(stack, settings.agent, service, store, around)
+        control = await _serve_embedded(stack, settings, service)
         ready = _all_well(_fenced(service), _serving(agent))
         metrics = await _start_http(stack, settings.agent.metrics_listen, around, _fenced(service), ready)
-        yield Endpoints(agent=agent, control_service=service, metrics=metrics)
+        yield Endpoints(agent=agent, control_service=service, control=control, metrics=metrics)
 
 
 @asynccontextmanager
@@ -128,6 +129,23 @@ async def run_control(
         fenced = _fenced(service)
         metrics = await _start_http(stack, settings.control_metrics_listen, around, fenced, fenced)
         yield Endpoints(control_service=service, control=Address.parse(server.address), metrics=metrics)
+
+
+async def _serve_embedded(stack: AsyncExitStack, settings: Settings, service: ControlService) -> Address:
+    """The embedded control plane for Spark jobs, workers and commands: at its usual port, or, where nobody asked for
+    that one and another Braidlog has it, at any free one."""
+    address = settings.control.control_listen
+    try:
+        server = await serve_control(service, str(address))
+    except OSError as error:
+        if "control_listen" in settings.origins:
+            raise InvalidSetting(
+                f"cannot listen on {address}: {error.strerror or error}",
+                help="Stop what uses the port, or give another one with --set control_listen=HOST:PORT.",
+            ) from error
+        server = await serve_control(service, str(Address(address.host, 0)))
+    stack.push_async_callback(server.close)
+    return Address.parse(server.address)
 
 
 async def _check_free(option: str, address: Address | None) -> None:
