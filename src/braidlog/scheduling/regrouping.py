@@ -1,0 +1,104 @@
+"""When a group splits, and when two merge.
+
+Split: a group is split in half when more waits in its batcher than twice the upload size for each of its shards. That
+is what it takes to fill the streams that it could become. A large group would gather hundreds of megabytes until then,
+and its producers would wait for seconds at a load that is just too much for one stream. So it is also split when
+requests have waited for the whole window although there is enough for a second stream: all slots are taken, what is
+due cannot start, and another stream's slots would be filled at once.
+
+Merge: two buddies merge when nothing is due in either, and the upload slots that both have used lately would fit into
+one stream with a slot to spare. The second condition is what keeps middle loads calm. Where two streams are busy by
+half, both are often without any backlog, but one in their place would soon have one, and they would split and merge for
+ever. Bytes that merely gather towards size or interval while slots are free are not a backlog: a trickle would never
+merge otherwise.
+
+A window separates the decisions of a group, and a merge respects the buddy's window too. Only a group's first shard
+decides, and only the lower buddy merges, so that two shards never change the same entries of the map.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from braidlog.scheduling.groups import buddy, halves, members
+from braidlog.scheduling.loads import GroupLoad, ShardLoad, group_load
+
+
+@dataclass(frozen=True, slots=True)
+class RegroupThresholds:
+    size_bytes: int
+    """Of an upload, as in `CloseThresholds`."""
+    interval_s: float
+    in_flight_max: int
+    """Upload slots of one stream, that is, of one group."""
+    backlog_bytes_per_shard_max: int = 1 << 62
+    """Where memory for the backlog is scarce, a group must split before it runs out: say, half of what a shard has."""
+
+    @property
+    def window_s(self) -> float:
+        """The least time between two decisions of a group, and for how long used slots are remembered."""
+        return 2 * self.interval_s
+
+    def split_bytes(self, member_count: int) -> int:
+        return min(2 * self.size_bytes, self.backlog_bytes_per_shard_max) * member_count
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """`upper` leaves its group and becomes one of its own, named after its first shard."""
+
+    group: int
+    upper: range
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """`absorbed` joins its lower buddy."""
+
+    group: int
+    absorbed: range
+
+
+def decide_regroup(
+    thresholds: RegroupThresholds,
+    groups: Sequence[int],
+    shard: int,
+    loads: Sequence[ShardLoad],
+    *,
+    now_s: float,
+    decided_s: Sequence[float],
+) -> Split | Merge | None:
+    """What the shard should do to its group now. `decided_s` has, by group id, when the group was last made or changed:
+    a split writes it for both halves, a merge for the group that stays."""
+    if groups[shard] != shard or now_s - decided_s[shard] < thresholds.window_s:
+        return None
+    since_s = now_s - thresholds.window_s
+    own = group_load(loads, members(groups, shard), peak_since_s=since_s)
+    parts = halves(groups, shard)
+    if parts is not None and _needs_split(thresholds, own, now_s):
+        return Split(shard, parts[1])
+    other = buddy(groups, shard)
+    if other is None or other < shard or now_s - decided_s[other] < thresholds.window_s:
+        return None
+    absorbed = members(groups, other)
+    if _fit_one_stream(thresholds, own, group_load(loads, absorbed, peak_since_s=since_s)):
+        return Merge(shard, absorbed)
+    return None
+
+
+def _needs_split(thresholds: RegroupThresholds, load: GroupLoad, now_s: float) -> bool:
+    if load.backlog_bytes > thresholds.split_bytes(load.member_count):
+        return True
+    return (
+        load.in_flight >= thresholds.in_flight_max
+        and load.backlog_bytes > thresholds.size_bytes * thresholds.in_flight_max
+        and now_s - load.oldest_s > thresholds.window_s
+    )
+
+
+def _fit_one_stream(thresholds: RegroupThresholds, lower: GroupLoad, upper: GroupLoad) -> bool:
+    """Neither has anything that is due (by size; by time, it would need a slot, and then the slots would tell), and
+    both together use fewer slots than one stream has."""
+    return (
+        lower.backlog_bytes + upper.backlog_bytes < thresholds.size_bytes
+        and lower.peak_in_flight + upper.peak_in_flight <= thresholds.in_flight_max
+    )
