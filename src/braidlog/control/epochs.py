@@ -1,6 +1,7 @@
 """Write epochs: which objects may still be sequenced, and which the sweeper may judge."""
 
 import asyncio
+from collections.abc import Callable
 
 from braidlog.control.counters import read_counter, write_counter
 from braidlog.control.metadata import MetadataStore, Transaction
@@ -17,6 +18,8 @@ class WriteEpochs:
         self._turn = turn
         self.current = 0
         self.floor = 0
+        self.lowest_held: Callable[[], int | None] = lambda: None
+        """The lowest epoch of which objects are still to be committed, however long that takes."""
 
     async def load(self) -> None:
         def load(tx: Transaction) -> tuple[int, int]:
@@ -35,8 +38,11 @@ class WriteEpochs:
             return following
 
     async def raise_floor(self, floor: int) -> int:
-        """Refuse every object below `floor` from now on. No commit is in flight while it moves."""
+        """Refuse every object below `floor`, or below what is held, from now on. No commit is in flight meanwhile."""
         async with self._turn:
+            held = self.lowest_held()
+            if held is not None:
+                floor = min(floor, held)
             if floor > self.floor:
                 await self._metadata.transact(lambda tx: write_counter(tx, _FLOOR, floor))
                 self.floor = floor

@@ -6,6 +6,7 @@ memory, written in one transaction, and only then becomes visible.
 
 import asyncio
 from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -41,7 +42,7 @@ from braidlog.objects.format import CorruptObject, decode_footer_bytes, extents_
 from braidlog.objects.keys import parse_data_key
 from braidlog.objects.layout import KAFKA_BATCHES, ExtentEntry, Footer
 from braidlog.runtime.clock import Clock
-from braidlog.runtime.errors import ControlUnavailable
+from braidlog.runtime.errors import BraidError, ControlUnavailable, Remedy
 
 EXTENTS_PER_GROUP_MAX = 5_000
 OBJECTS_WAITING_MAX = 10_000
@@ -60,6 +61,16 @@ _INVALID_RECORD = int(ErrorCode.INVALID_RECORD)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_verdict = msgspec.msgpack.Decoder(ObjectVerdict).decode
+
+
+class RefusedTogether(BraidError):
+    """Objects of which none was sequenced, because one of them cannot be."""
+
+    remedy = Remedy.FIX_INPUT
+
+    def __init__(self, error_code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error_code = int(error_code)
 
 
 @dataclass(slots=True, eq=False)
@@ -253,6 +264,15 @@ def _refuse(extent: ExtentEntry, topic: TopicState | None) -> ExtentVerdict:
     return ExtentVerdict(-1, [BatchVerdict(code, -1)] * len(extent.batches))
 
 
+def _read_footer(request: CommitObject) -> Footer:
+    footer = decode_footer_bytes(request.footer)
+    if parse_data_key(request.key).write_epoch != footer.write_epoch:
+        raise CorruptObject(f"{request.key} names another write epoch than its footer, {footer.write_epoch}")
+    if extents_length(footer) > request.size:
+        raise CorruptObject(f"the extents of {request.key} do not fit into its {request.size} bytes")
+    return footer
+
+
 def _producer_ids(group: list[_Waiting]) -> dict[int, None]:
     """In the order in which they are first met."""
     found: dict[int, None] = {}
@@ -294,11 +314,7 @@ class Sequencer:
         self._worker: asyncio.Task[None] | None = None
 
     async def commit(self, request: CommitObject) -> ObjectVerdict:
-        footer = decode_footer_bytes(request.footer)
-        if parse_data_key(request.key).write_epoch != footer.write_epoch:
-            raise CorruptObject(f"{request.key} names another write epoch than its footer, {footer.write_epoch}")
-        if extents_length(footer) > request.size:
-            raise CorruptObject(f"the extents of {request.key} do not fit into its {request.size} bytes")
+        footer = _read_footer(request)
         nonce = footer.nonce
         if (encoded := self._verdicts.get(nonce)) is not None:
             return _decode_verdict(encoded)
@@ -316,6 +332,58 @@ class Sequencer:
             if self._worker is None:
                 self._worker = asyncio.create_task(self._work(), name="sequencer")
         return await asyncio.shield(waiting.done)
+
+    async def commit_together(
+        self, requests: Sequence[CommitObject], also: Callable[[Transaction, list[ObjectVerdict]], None]
+    ) -> list[ObjectVerdict]:
+        """Sequence all of these in one transaction, or none (`RefusedTogether`). Called by who holds the turn.
+
+        `also` writes in the same transaction. No batch may have a producer: then none can turn out to be a duplicate
+        or out of order, and what is checked here is all that can be wrong.
+        """
+        footers = [_read_footer(request) for request in requests]
+        for request, footer in zip(requests, footers, strict=True):
+            self._check_acceptable(request.key, footer)
+        await self._numbers.reserve(len(footers))
+        plan = _GroupPlan(self._catalog, {}, self._producers.start_plan(), self._clock.wall_ms())
+        unawaited: asyncio.Future[ObjectVerdict] = asyncio.get_running_loop().create_future()
+        try:
+            for request, footer in zip(requests, footers, strict=True):
+                plan.add(_Waiting(request, footer, unawaited), self._numbers.take())
+            plan.prepare(self._recent_extents.make_room(plan.extent_count, plan.batch_count))
+            verdicts = [verdict for _, verdict, _ in plan.verdicts]
+
+            def write(tx: Transaction) -> None:
+                if repeated := plan.write(tx):
+                    raise MetadataConflict(f"{len(repeated)} of {len(verdicts)} objects were sequenced before")
+                also(tx, verdicts)
+
+            await self._metadata.transact(write)
+        except BaseException:
+            plan.discard()
+            raise
+        plan.apply(self._recent_extents)
+        self._feed.publish(plan.events)
+        return verdicts
+
+    def _check_acceptable(self, key: str, footer: Footer) -> None:
+        if footer.write_epoch < self._epochs.floor:
+            raise RefusedTogether(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"write epoch {footer.write_epoch} of {key} is below the floor {self._epochs.floor}: it may be swept",
+            )
+        for extent in footer.extents:
+            topic = self._catalog.topics.get(extent.topic_id)
+            if topic is None:
+                raise RefusedTogether(ErrorCode.UNKNOWN_TOPIC_ID, f"{key}: topic {extent.topic_id.hex()} is gone")
+            if extent.partition >= len(topic.partitions):
+                message = f"{key}: {topic.info.name} has no partition {extent.partition}"
+                raise RefusedTogether(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+            if extent.payload != KAFKA_BATCHES or any(
+                batch.producer_id >= 0 or batch.attributes & _TRANSACTIONAL_OR_CONTROL for batch in extent.batches
+            ):
+                message = f"{key}: only record batches outside of transactions and without a producer"
+                raise RefusedTogether(ErrorCode.INVALID_RECORD, message)
 
     async def close(self) -> None:
         """Wait for what is in flight."""

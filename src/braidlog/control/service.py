@@ -19,8 +19,10 @@ from braidlog.control.interface import (
     BoundsAnswer,
     BoundsRequest,
     CommitObject,
+    CommitObjects,
     CommitOffsets,
     CommitOffsetsAnswer,
+    CommittedObjects,
     CreatePartitions,
     CreateTopics,
     DeletedRecords,
@@ -46,6 +48,7 @@ from braidlog.control.interface import (
     InitProducerId,
     JoinAnswer,
     JoinGroup,
+    LeaseWriteEpoch,
     LeaveAnswer,
     LeaveGroup,
     ListGroups,
@@ -59,6 +62,7 @@ from braidlog.control.interface import (
     SyncAnswer,
     SyncGroup,
     TopicOutcomes,
+    WriteLease,
 )
 from braidlog.control.metadata import MetadataStore, Transaction
 from braidlog.control.producers import Producers
@@ -67,6 +71,7 @@ from braidlog.control.retention import Retention
 from braidlog.control.sequencer import Sequencer
 from braidlog.control.settings import ControlSettings
 from braidlog.control.sweeper import Sweeper
+from braidlog.control.writers import Writers
 from braidlog.objects.store import Store
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
@@ -129,6 +134,17 @@ class ControlService:
             feed=self.feed,
             clock=clock,
         )
+        self.writers = Writers(
+            metadata,
+            turn,
+            self.sequencer,
+            self.epochs,
+            clock,
+            store_url=self._store.url,
+            lease_ms=int(settings.write_lease_s * 1000),
+            expiration_ms=int(settings.writer_expiration_s * 1000),
+        )
+        self.epochs.lowest_held = self.writers.lowest_epoch_held
         self.agents = AgentRegistry(
             metadata,
             turn,
@@ -167,6 +183,7 @@ class ControlService:
         await self.recent.recover()
         await self.catalog.load()
         await self.epochs.load()
+        await self.writers.load()
         await self.agents.load()
         await self.groups.start()
         self._running = True
@@ -218,6 +235,7 @@ class ControlService:
             ("sweeper", settings.sweep_interval_s, self.sweeper.run_once),
             ("producer expiry", settings.producer_expiration_s / 24, self.producers.expire_once),
             ("group expiry", settings.group_expiry_interval_s, self.groups.expire_once),
+            ("writer expiry", settings.writer_expiration_s / 24, self.writers.expire_once),
         ]
         self._loops = [
             asyncio.create_task(self._repeat(name, interval_s, step), name=name) for name, interval_s, step in steps
@@ -279,6 +297,7 @@ class ControlService:
             bounds=[state.bounds for state in self.catalog.partitions.values()],
             agents=self.agents.agents,
             cluster_configs=dict(self.catalog.cluster_configs),
+            store_url=self._store.url,
         )
 
     async def read_feed(self, request: FeedRequest, *, timeout_s: float | None = None) -> FeedPage:
@@ -346,6 +365,12 @@ class ControlService:
 
     async def init_producer_id(self, request: InitProducerId, *, timeout_s: float | None = None) -> ProducerIdentity:
         return await self._within(timeout_s, self.producers.init(request), change=True)
+
+    async def lease_write_epoch(self, request: LeaseWriteEpoch, *, timeout_s: float | None = None) -> WriteLease:
+        return await self._within(timeout_s, self.writers.lease(request), change=True)
+
+    async def commit_objects(self, request: CommitObjects, *, timeout_s: float | None = None) -> CommittedObjects:
+        return await self._within(timeout_s, self.writers.commit(request), change=True)
 
     # ── consumer groups ───────────────────────────────────────────────────────────────────────────────────────────
 

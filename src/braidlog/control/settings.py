@@ -23,6 +23,10 @@ class ControlSettings:
     """How long an object whose last extent was dropped stays, for reads that are under way."""
     retention_interval_s: float = 60.0
     producer_expiration_s: float = 24 * 3600.0
+    write_lease_s: float = 600.0
+    """How long writers that are not agents may be silent before what they have uploaded is given up."""
+    writer_expiration_s: float = 30 * 24 * 3600.0
+    """How long it is remembered which batches a writer has committed."""
     group_expiry_interval_s: float = 600.0
     """How often offsets and groups that nobody uses any more are looked for."""
     producer_states_max: int = 1_000_000

@@ -97,6 +97,13 @@ from braidlog.control.interface.log import (
     ObjectVerdict,
 )
 from braidlog.control.interface.producers import InitProducerId, ProducerIdentity, ProducerPlane
+from braidlog.control.interface.writers import (
+    CommitObjects,
+    CommittedObjects,
+    LeaseWriteEpoch,
+    WriteLease,
+    WriterPlane,
+)
 
 __all__ = [
     "AgentChanged",
@@ -113,8 +120,10 @@ __all__ = [
     "CatalogPlane",
     "ClusterConfigChanged",
     "CommitObject",
+    "CommitObjects",
     "CommitOffsets",
     "CommitOffsetsAnswer",
+    "CommittedObjects",
     "CommittedOffset",
     "ConfigChange",
     "ControlPlane",
@@ -153,6 +162,7 @@ __all__ = [
     "JoinGroup",
     "JoinMember",
     "JoinProtocol",
+    "LeaseWriteEpoch",
     "LeaveAnswer",
     "LeaveGroup",
     "LeavingMember",
@@ -183,10 +193,12 @@ __all__ = [
     "TopicOutcomes",
     "TopicRef",
     "TopicRemoved",
+    "WriteLease",
+    "WriterPlane",
 ]
 
 
-class ControlPlane(FeedPlane, AgentPlane, CatalogPlane, LogPlane, ProducerPlane, GroupPlane, Protocol):
+class ControlPlane(FeedPlane, AgentPlane, CatalogPlane, LogPlane, ProducerPlane, GroupPlane, WriterPlane, Protocol):
     """All calls. `timeout_s` is a deadline for the answer: `DeadlineExceeded` after it, `ControlUnavailable` where the
     call did not get there at all. Embedded, the deadline holds too."""
 

@@ -116,6 +116,8 @@ class Snapshot(Message, frozen=True):
     bounds: list[PartitionBounds]
     agents: list[AgentInfo]
     cluster_configs: dict[str, str]
+    store_url: str = ""
+    """Where the control plane keeps the objects, without credentials."""
 
 
 class FeedRequest(Message, frozen=True):
