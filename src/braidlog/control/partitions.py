@@ -20,6 +20,10 @@ class PartitionState:
     size_bytes: int = 0
     recent: list[IndexedExtent] = field(default_factory=list)
     """The newest extents, which are durable but not in the table of extents yet."""
+    open_transactions: dict[int, int] = field(default_factory=dict)
+    """Where the open transaction of each producer begins, in the order of these offsets."""
+    aborted_end_offset: int = 0
+    """Behind the newest marker of an aborted transaction."""
     planned_next_offset: int = field(init=False)
     planned_size_bytes: int = field(init=False)
 
@@ -35,8 +39,22 @@ class PartitionState:
         self.planned_size_bytes = self.size_bytes
 
     @property
+    def first_unstable_offset(self) -> int:
+        """Where the oldest open transaction begins; -1: there is none."""
+        for offset in self.open_transactions.values():
+            return max(offset, self.log_start_offset)
+        return -1
+
+    @property
     def bounds(self) -> PartitionBounds:
-        return PartitionBounds(self.partition_id, self.log_start_offset, self.next_offset, self.size_bytes)
+        return PartitionBounds(
+            self.partition_id,
+            self.log_start_offset,
+            self.next_offset,
+            self.size_bytes,
+            self.first_unstable_offset,
+            self.aborted_end_offset,
+        )
 
 
 @dataclass(slots=True, eq=False)

@@ -31,6 +31,7 @@ from braidlog.control.interface.catalog import (
     TopicRef,
 )
 from braidlog.control.interface.feed import (
+    AbortedRange,
     AgentChanged,
     AgentInfo,
     AgentRemoved,
@@ -50,6 +51,7 @@ from braidlog.control.interface.feed import (
     TopicChanged,
     TopicInfo,
     TopicRemoved,
+    TransactionsEnded,
 )
 from braidlog.control.interface.groups import (
     CommitOffsets,
@@ -97,6 +99,27 @@ from braidlog.control.interface.log import (
     ObjectVerdict,
 )
 from braidlog.control.interface.producers import InitProducerId, ProducerIdentity, ProducerPlane
+from braidlog.control.interface.transactions import (
+    ActiveProducer,
+    AddedPartitions,
+    AddGroupToTransaction,
+    AddPartitionsToTransaction,
+    CommitTransactionOffsets,
+    DescribeProducers,
+    DescribeTransactions,
+    EndTransaction,
+    FindAborted,
+    FoundAborted,
+    ListTransactions,
+    PartitionProducers,
+    ProducerDescriptions,
+    TransactionDescription,
+    TransactionDescriptions,
+    TransactionListing,
+    TransactionListings,
+    TransactionOwner,
+    TransactionPlane,
+)
 from braidlog.control.interface.writers import (
     CommitObjects,
     CommittedObjects,
@@ -106,6 +129,11 @@ from braidlog.control.interface.writers import (
 )
 
 __all__ = [
+    "AbortedRange",
+    "ActiveProducer",
+    "AddGroupToTransaction",
+    "AddPartitionsToTransaction",
+    "AddedPartitions",
     "AgentChanged",
     "AgentHeartbeat",
     "AgentInfo",
@@ -123,6 +151,7 @@ __all__ = [
     "CommitObjects",
     "CommitOffsets",
     "CommitOffsetsAnswer",
+    "CommitTransactionOffsets",
     "CommittedObjects",
     "CommittedOffset",
     "ConfigChange",
@@ -136,7 +165,10 @@ __all__ = [
     "DeleteTopics",
     "DeletedRecords",
     "DescribeGroups",
+    "DescribeProducers",
+    "DescribeTransactions",
     "Done",
+    "EndTransaction",
     "ExtentVerdict",
     "FeedEvent",
     "FeedPage",
@@ -145,8 +177,10 @@ __all__ = [
     "FeedRequest",
     "FetchOffsets",
     "FetchOffsetsAnswer",
+    "FindAborted",
     "FindExtents",
     "FindTimestamp",
+    "FoundAborted",
     "FoundExtents",
     "GroupDescription",
     "GroupDescriptions",
@@ -167,6 +201,7 @@ __all__ = [
     "LeaveGroup",
     "LeavingMember",
     "ListGroups",
+    "ListTransactions",
     "LogPlane",
     "MemberDescription",
     "Message",
@@ -177,6 +212,8 @@ __all__ = [
     "Outcome",
     "PartitionBounds",
     "PartitionGrowth",
+    "PartitionProducers",
+    "ProducerDescriptions",
     "ProducerIdentity",
     "ProducerPlane",
     "RegisterAgent",
@@ -193,6 +230,13 @@ __all__ = [
     "TopicOutcomes",
     "TopicRef",
     "TopicRemoved",
+    "TransactionDescription",
+    "TransactionDescriptions",
+    "TransactionListing",
+    "TransactionListings",
+    "TransactionOwner",
+    "TransactionPlane",
+    "TransactionsEnded",
     "WriteLease",
     "WriterPlane",
 ]

@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+import msgspec
+
 from braidlog.control.interface.base import Message
 
 
@@ -41,6 +43,10 @@ class PartitionBounds(Message, frozen=True, gc=False):
     log_start_offset: int
     high_watermark: int
     size_bytes: int
+    first_unstable_offset: int = -1
+    """Of the oldest open transaction; -1: there is none, and everything up to the high watermark is decided."""
+    aborted_end_offset: int = 0
+    """Behind the newest marker of an aborted transaction: from here on there are no aborted records."""
 
 
 class IndexedExtent(Message, frozen=True, gc=False):
@@ -54,6 +60,8 @@ class IndexedExtent(Message, frozen=True, gc=False):
     length: int
     timestamp_ms_min: int
     timestamp_ms_max: int
+    inline: bytes | None = None
+    """The batch itself, where no object holds it: the marker that ends a transaction. `position` means nothing then."""
 
 
 class StoredObject(Message, frozen=True, gc=False):
@@ -68,6 +76,28 @@ class ObjectSequenced(Message, frozen=True, tag="object"):
 
     object: StoredObject
     extents: list[IndexedExtent]
+    opened: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    """Partitions that now have an open transaction and had none, with the offset at which it begins."""
+
+
+class AbortedRange(Message, frozen=True, gc=False):
+    """The producer's batches in [first_offset, marker_offset) of the partition belong to an aborted transaction."""
+
+    partition_id: int
+    producer_id: int
+    first_offset: int
+    marker_offset: int
+
+
+class TransactionsEnded(Message, frozen=True, tag="transactions-ended"):
+    """Transactions were committed or aborted: their markers are readable from now on, in all partitions at once."""
+
+    number: int
+    """As an object's, in whose place it stands."""
+    extents: list[IndexedExtent]
+    unstable: list[tuple[int, int]]
+    """Per partition with a marker, where its oldest open transaction now begins; -1: it has none left."""
+    aborted: list[AbortedRange]
 
 
 class TopicChanged(Message, frozen=True, tag="topic"):
@@ -99,7 +129,14 @@ class ClusterConfigChanged(Message, frozen=True, tag="cluster-config"):
 
 
 FeedEvent = (
-    ObjectSequenced | TopicChanged | TopicRemoved | BoundsChanged | AgentChanged | AgentRemoved | ClusterConfigChanged
+    ObjectSequenced
+    | TransactionsEnded
+    | TopicChanged
+    | TopicRemoved
+    | BoundsChanged
+    | AgentChanged
+    | AgentRemoved
+    | ClusterConfigChanged
 )
 
 

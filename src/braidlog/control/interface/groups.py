@@ -120,6 +120,8 @@ class FetchOffsets(Message, frozen=True):
 
     group_id: str
     partitions: list[tuple[bytes, int]] | None
+    require_stable: bool = False
+    """Where a transaction that is still open commits an offset, say so instead of what was committed before."""
 
 
 class CommittedOffset(Message, frozen=True):
@@ -129,6 +131,7 @@ class CommittedOffset(Message, frozen=True):
     """-1: nothing was committed."""
     leader_epoch: int
     metadata: str
+    error_code: int = 0
 
 
 class FetchOffsetsAnswer(Message, frozen=True):
