@@ -105,6 +105,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def timestamp_ms_highest(self) -> int:
+        if self.has_delete_horizon:
+            return self.timestamp_ms_max
         return max(self.timestamp_ms_base, self.timestamp_ms_max)
 
     @property

@@ -1,0 +1,387 @@
+"""Compiled loops over the bytes of batches and records.
+
+Compiled code checks no bounds of its own, so every read here is preceded by a check, and bytes that make no sense end
+in one of the `Problem` codes. `records.arrow_reference` does the same in plain Python, and tests compare the two.
+"""
+
+from enum import IntEnum
+
+from braidlog.records.batch import CODEC_MASK, HEADER_BYTES, MAGIC, PREFIX_BYTES, RECORD_BYTES_MIN, TIMESTAMP_TYPE_BIT
+from braidlog.records.codec import CODEC_MAX
+from braidlog.records.compiled import (
+    I32_IN,
+    I32_OUT,
+    I64,
+    I64_OUT,
+    TABLE_IN,
+    TABLE_OUT,
+    U8_IN,
+    U8_OUT,
+    Bytes,
+    Numbers,
+    SmallNumbers,
+    compiled,
+    copy_bytes,
+    i64,
+    types,
+    u8,
+    u64,
+)
+
+
+class Field(IntEnum):
+    """Columns of a table of batches: one row of 64-bit numbers for each batch."""
+
+    POSITION = 0
+    """Of the whole batch, in the bytes of its extent."""
+    LENGTH = 1
+    OFFSET = 2
+    """Of the first record that the batch had, as placed in the log."""
+    LAST_OFFSET_DELTA = 3
+    ATTRIBUTES = 4
+    TIMESTAMP_MS_BASE = 5
+    TIMESTAMP_MS_MAX = 6
+    PRODUCER_ID = 7
+    PRODUCER_EPOCH = 8
+    BASE_SEQUENCE = 9
+    RECORD_COUNT = 10
+    CRC = 11
+    PAYLOAD_START = 12
+    """Of the records, decompressed, in the bytes that were opened."""
+    PAYLOAD_END = 13
+
+
+FIELD_COUNT = len(Field)
+
+
+class Problem(IntEnum):
+    NONE = 0
+    TRAILING_BYTES = 1
+    BATCH_LENGTH = 2
+    MAGIC = 3
+    CODEC = 4
+    OFFSETS = 5
+    RECORD_COUNT = 6
+    RECORD_LENGTH = 7
+    CUT_OFF = 8
+    OFFSET_DELTA = 9
+    FIELD_LENGTH = 10
+    HEADER_COUNT = 11
+    HEADER_NAME = 12
+    TIMESTAMP = 13
+    BYTES_BEHIND = 14
+
+
+PROBLEM_TEXT = {
+    Problem.TRAILING_BYTES: "bytes behind the last batch",
+    Problem.BATCH_LENGTH: "a batch's length does not fit the bytes at hand",
+    Problem.MAGIC: "record batches must have magic 2",
+    Problem.CODEC: "unknown compression codec",
+    Problem.OFFSETS: "a batch's offsets are not within its extent",
+    Problem.RECORD_COUNT: "a batch's record count does not fit its bytes",
+    Problem.RECORD_LENGTH: "a record's length does not fit its bytes",
+    Problem.CUT_OFF: "a record is cut off",
+    Problem.OFFSET_DELTA: "an offset delta is not within its batch",
+    Problem.FIELD_LENGTH: "a field is longer than its record",
+    Problem.HEADER_COUNT: "a record's number of headers does not fit its bytes",
+    Problem.HEADER_NAME: "a record header without a name",
+    Problem.TIMESTAMP: "a record's timestamp is out of range",
+    Problem.BYTES_BEHIND: "bytes behind the last record of a batch",
+}
+
+# The compiler takes plain numbers as constants, but not members of an enumeration.
+_POSITION, _LENGTH, _OFFSET, _LAST_OFFSET_DELTA, _ATTRIBUTES = (int(field) for field in list(Field)[:5])
+_BASE_MS, _MAX_MS, _PRODUCER_ID, _PRODUCER_EPOCH, _SEQUENCE = (int(field) for field in list(Field)[5:10])
+_RECORD_COUNT, _CRC, _PAYLOAD_START, _PAYLOAD_END = (int(field) for field in list(Field)[10:])
+_OK = int(Problem.NONE)
+_TRAILING_BYTES, _BAD_BATCH_LENGTH, _BAD_MAGIC, _BAD_CODEC, _BAD_OFFSETS, _BAD_RECORD_COUNT = range(1, 7)
+_BAD_RECORD_LENGTH, _CUT_OFF, _BAD_OFFSET_DELTA, _BAD_FIELD_LENGTH = range(7, 11)
+_BAD_HEADER_COUNT, _BAD_HEADER_NAME, _BAD_TIMESTAMP, _BYTES_BEHIND = range(11, 15)
+_HEADER_BYTES, _PREFIX_BYTES, _MAGIC, _CODEC_MASK, _CODEC_MAX = HEADER_BYTES, PREFIX_BYTES, MAGIC, CODEC_MASK, CODEC_MAX
+_RECORD_BYTES_MIN, _TIMESTAMP_TYPE_BIT = RECORD_BYTES_MIN, TIMESTAMP_TYPE_BIT
+_INT64_MAX = 2**63 - 1
+
+
+@compiled(types.UniTuple(I64, 2), U8_IN, I64, I64)
+def read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
+    """A zigzag number and the position behind it, which is -1 if the number does not end before `end`."""
+    if position < end and data[position] < 0x80:
+        byte = u64(data[position])
+        return i64(byte >> u64(1)) ^ -i64(byte & u64(1)), position + 1
+    value = u64(0)
+    shift = u64(0)
+    while position < end:
+        byte = u64(data[position])
+        position += 1
+        value |= (byte & u64(0x7F)) << shift
+        if byte < u64(0x80):
+            return i64(value >> u64(1)) ^ -i64(value & u64(1)), position
+        shift += u64(7)
+        if shift > u64(63):
+            break
+    return i64(0), i64(-1)
+
+
+@compiled(I64, U8_IN, I64, I64)
+def _big_endian(data: Bytes, position: int, size: int) -> int:
+    """A signed big-endian number of `size` bytes."""
+    value = u64(0)
+    for index in range(size):
+        value = (value << u64(8)) | u64(data[position + index])
+    spare = i64(64 - 8 * size)
+    return (i64(value) << spare) >> spare
+
+
+@compiled(types.UniTuple(I64, 3), U8_IN, I64, I64, TABLE_OUT)
+def walk_batches(data: Bytes, base_offset: int, end_offset: int, table: Numbers) -> tuple[int, int, int]:
+    """Place the batches of an extent [base_offset, end_offset). Returns their number, a problem and where it is.
+
+    A batch lies at its own base offset or right behind the one before it, whichever is higher. Rows are written as far
+    as the table has any; a table without rows only counts.
+    """
+    size = len(data)
+    capacity = len(table)
+    position = i64(0)
+    count = i64(0)
+    offset = base_offset
+    while position < size:
+        if size - position < _HEADER_BYTES:
+            return count, _TRAILING_BYTES, position
+        length = _big_endian(data, position + 8, 4) + _PREFIX_BYTES
+        if length < _HEADER_BYTES or length > size - position:
+            return count, _BAD_BATCH_LENGTH, position
+        if data[position + 16] != _MAGIC:
+            return count, _BAD_MAGIC, position
+        attributes = _big_endian(data, position + 21, 2)
+        if attributes & _CODEC_MASK > _CODEC_MAX:
+            return count, _BAD_CODEC, position
+        offset = max(offset, _big_endian(data, position, 8))
+        last_offset_delta = _big_endian(data, position + 23, 4)
+        if last_offset_delta < 0 or offset < 0 or offset > end_offset - 1 - last_offset_delta:
+            return count, _BAD_OFFSETS, position
+        record_count = _big_endian(data, position + 57, 4)
+        if record_count < 0:
+            return count, _BAD_RECORD_COUNT, position
+        if count < capacity:
+            table[count, _POSITION] = position
+            table[count, _LENGTH] = length
+            table[count, _OFFSET] = offset
+            table[count, _LAST_OFFSET_DELTA] = last_offset_delta
+            table[count, _ATTRIBUTES] = attributes
+            table[count, _BASE_MS] = _big_endian(data, position + 27, 8)
+            table[count, _MAX_MS] = _big_endian(data, position + 35, 8)
+            table[count, _PRODUCER_ID] = _big_endian(data, position + 43, 8)
+            table[count, _PRODUCER_EPOCH] = _big_endian(data, position + 51, 2)
+            table[count, _SEQUENCE] = _big_endian(data, position + 53, 4)
+            table[count, _RECORD_COUNT] = record_count
+            table[count, _CRC] = _big_endian(data, position + 17, 4) & 0xFFFFFFFF
+            table[count, _PAYLOAD_START] = position + _HEADER_BYTES
+            table[count, _PAYLOAD_END] = position + length
+        count += 1
+        position += length
+        offset += last_offset_delta + 1
+    return count, _OK, position
+
+
+@compiled(types.UniTuple(I64, 4), U8_IN, I64, I64, I64)
+def read_record_start(data: Bytes, position: int, end: int, last_offset_delta: int) -> tuple[int, int, int, int]:
+    """The fixed part of the record at `position`: (timestamp delta, offset delta, position of its key, record's end).
+
+    With a problem the record's end is -1 and the position of the key is the problem's code.
+    """
+    length, position = read_varint(data, position, end)
+    if position < 0:
+        return 0, 0, _CUT_OFF, -1
+    if length < _RECORD_BYTES_MIN - 1 or length > end - position:
+        return 0, 0, _BAD_RECORD_LENGTH, -1
+    record_end = position + length
+    timestamp_delta_ms, position = read_varint(data, position + 1, record_end)
+    if position < 0:
+        return 0, 0, _CUT_OFF, -1
+    offset_delta, position = read_varint(data, position, record_end)
+    if position < 0:
+        return 0, 0, _CUT_OFF, -1
+    if offset_delta < 0 or offset_delta > last_offset_delta:
+        return 0, 0, _BAD_OFFSET_DELTA, -1
+    return timestamp_delta_ms, offset_delta, position, record_end
+
+
+@compiled(types.UniTuple(I64, 2), U8_IN, I64, I64)
+def read_field(data: Bytes, position: int, end: int) -> tuple[int, int]:
+    """Length and position of the content of a key, value or header; -1 as the length is null.
+
+    With a problem the position is -1 and the length is the problem's code.
+    """
+    length, position = read_varint(data, position, end)
+    if position < 0:
+        return _CUT_OFF, -1
+    if length < 0:
+        return -1, position
+    if length > end - position:
+        return _BAD_FIELD_LENGTH, -1
+    return length, position
+
+
+@compiled(types.UniTuple(I64, 2), U8_IN, I64, I64)
+def skip_headers(data: Bytes, position: int, end: int) -> tuple[int, int]:
+    """The number of headers at `position`, after all were checked and found to end at `end`; or -1 and a problem."""
+    count, position = read_varint(data, position, end)
+    if position < 0:
+        return -1, _CUT_OFF
+    if count < 0 or count > end - position:
+        return -1, _BAD_HEADER_COUNT
+    for _ in range(count):
+        length, position = read_field(data, position, end)
+        if position < 0:
+            return -1, length
+        if length < 0:
+            return -1, _BAD_HEADER_NAME
+        length, position = read_field(data, position + length, end)
+        if position < 0:
+            return -1, length
+        position += max(length, 0)
+    if position != end:
+        return -1, _BAD_FIELD_LENGTH
+    return count, _OK
+
+
+@compiled(
+    types.UniTuple(I64, 6),
+    U8_IN,
+    TABLE_IN,
+    I64,
+    I64,
+    I64_OUT,
+    I64_OUT,
+    I32_OUT,
+    U8_OUT,
+    U8_OUT,
+    I32_OUT,
+    I32_OUT,
+    I32_OUT,
+)
+def scan_records(
+    data: Bytes,
+    table: Numbers,
+    start_offset: int,
+    end_offset: int,
+    offsets: Numbers,
+    timestamps_ms: Numbers,
+    spans: SmallNumbers,
+    key_validity: Bytes,
+    value_validity: Bytes,
+    batch_rows: SmallNumbers,
+    header_counts: SmallNumbers,
+    header_positions: SmallNumbers,
+) -> tuple[int, int, int, int, int, int]:
+    """Find the records of all batches of a table that lie in [start_offset, end_offset).
+
+    Returns how many there are, the bytes of their keys and of their values, how many headers they have, and a problem
+    with the row of its batch. `spans` gets four numbers for each: start and end of its key and of its value. Validity
+    is in Arrow's bits, and must be zero before. `header_positions` are those of the first header, behind their number.
+    Every array must have room for all records that the table counts.
+    """
+    count = i64(0)
+    key_bytes = i64(0)
+    value_bytes = i64(0)
+    header_count = i64(0)
+    for row in range(len(table)):
+        position = table[row, _PAYLOAD_START]
+        end = table[row, _PAYLOAD_END]
+        base_offset = table[row, _OFFSET]
+        last_offset_delta = table[row, _LAST_OFFSET_DELTA]
+        base_ms = table[row, _BASE_MS]
+        append_ms = table[row, _MAX_MS]
+        is_append_time = table[row, _ATTRIBUTES] & _TIMESTAMP_TYPE_BIT != 0
+        for _ in range(table[row, _RECORD_COUNT]):
+            delta_ms, offset_delta, position, record_end = read_record_start(data, position, end, last_offset_delta)
+            if record_end < 0:
+                return count, key_bytes, value_bytes, header_count, position, row
+            key_length, key_start = read_field(data, position, record_end)
+            if key_start < 0:
+                return count, key_bytes, value_bytes, header_count, key_length, row
+            key_end = key_start + max(key_length, 0)
+            value_length, value_start = read_field(data, key_end, record_end)
+            if value_start < 0:
+                return count, key_bytes, value_bytes, header_count, value_length, row
+            value_end = value_start + max(value_length, 0)
+            if value_end + 1 == record_end and data[value_end] == 0:
+                headers, problem = i64(0), i64(0)
+            else:
+                headers, problem = skip_headers(data, value_end, record_end)
+                if headers < 0:
+                    return count, key_bytes, value_bytes, header_count, problem, row
+            timestamp_ms = append_ms
+            if not is_append_time:
+                timestamp_ms = base_ms + delta_ms
+                if (delta_ms > 0 and timestamp_ms < base_ms) or (delta_ms < 0 and timestamp_ms > base_ms):
+                    return count, key_bytes, value_bytes, header_count, _BAD_TIMESTAMP, row
+            position = record_end
+            offset = base_offset + offset_delta
+            if offset < start_offset or offset >= end_offset:
+                continue
+            offsets[count] = offset
+            timestamps_ms[count] = timestamp_ms
+            spans[4 * count] = key_start
+            spans[4 * count + 1] = key_end
+            spans[4 * count + 2] = value_start
+            spans[4 * count + 3] = value_end
+            bit = u8(1 << (count & 7))
+            if key_length >= 0:
+                key_validity[count >> 3] |= bit
+                key_bytes += key_length
+            if value_length >= 0:
+                value_validity[count >> 3] |= bit
+                value_bytes += value_length
+            batch_rows[count] = row
+            header_counts[count] = headers
+            header_positions[count] = value_end
+            header_count += headers
+            count += 1
+        if position != end:
+            return count, key_bytes, value_bytes, header_count, _BYTES_BEHIND, row
+    return count, key_bytes, value_bytes, header_count, _OK, 0
+
+
+@compiled(I64, U8_IN, I32_IN, I64, I64, I32_OUT, U8_OUT)
+def gather(data: Bytes, spans: SmallNumbers, first: int, stride: int, offsets: SmallNumbers, out: Bytes) -> int:
+    """Copy every span at `first`, `first + stride`, … one behind the other, and write where each begins."""
+    at = i64(0)
+    offsets[0] = 0
+    for index in range(len(offsets) - 1):
+        start = i64(spans[first + stride * index])
+        length = i64(spans[first + stride * index + 1]) - start
+        copy_bytes(out, at, data, start, length)
+        at += length
+        offsets[index + 1] = at
+    return at
+
+
+@compiled(types.UniTuple(I64, 2), U8_IN, I32_IN, I32_IN, I32_OUT, U8_OUT)
+def scan_headers(
+    data: Bytes, header_counts: SmallNumbers, header_positions: SmallNumbers, spans: SmallNumbers, validity: Bytes
+) -> tuple[int, int]:
+    """Spans of every header of records that `scan_records` has checked, as (name, value); bytes of names and values."""
+    name_bytes = i64(0)
+    value_bytes = i64(0)
+    found = i64(0)
+    size = i64(len(data))
+    for index in range(len(header_counts)):
+        if header_counts[index] == 0:
+            continue
+        _, position = read_varint(data, i64(header_positions[index]), size)
+        for _ in range(header_counts[index]):
+            length, position = read_field(data, position, size)
+            spans[4 * found] = position
+            position += length
+            spans[4 * found + 1] = position
+            name_bytes += length
+            length, position = read_field(data, position, size)
+            spans[4 * found + 2] = position
+            if length >= 0:
+                validity[found >> 3] |= u8(1 << (found & 7))
+                position += length
+                value_bytes += length
+            spans[4 * found + 3] = position
+            found += 1
+    return name_bytes, value_bytes
