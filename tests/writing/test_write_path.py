@@ -74,7 +74,7 @@ class WritePath:
             zone="z",
             write_epoch=lambda: 7,
             on_uploaded=lambda key, _: self.uploaded.append(key),
-            on_finished=lambda: self.batcher.uploaded(),
+            on_finished=lambda draft: self.batcher.uploaded(draft),
             tasks=self.tasks,
             arena=Arena(free_bytes_max=0),
         )

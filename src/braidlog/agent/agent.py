@@ -116,7 +116,7 @@ class Agent:
             zone=settings.zone,
             write_epoch=lambda: self.session.write_epoch,
             on_uploaded=self.cache.insert,
-            on_finished=lambda: self._batcher.uploaded(),
+            on_finished=lambda draft: self._batcher.uploaded(draft),
             tasks=self._uploads,
             arena=Arena(free_bytes_max=settings.memory_budget_bytes),
         )

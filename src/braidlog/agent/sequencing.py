@@ -10,6 +10,7 @@ from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
 from braidlog.runtime.errors import BraidError, ControlUnavailable, DeadlineExceeded
 from braidlog.runtime.tasks import TaskGroup
+from braidlog.writing.pulling import OrderLost
 from braidlog.writing.request import Draft
 
 log = structlog.get_logger(__name__)
@@ -41,6 +42,8 @@ class Sequencing:
         except (ControlUnavailable, DeadlineExceeded) as error:
             # It may have been sequenced all the same: only the producer's own sequence numbers can tell.
             draft.fail(ErrorCode.not_enough_replicas_after_append, f"the control plane did not answer: {error}")
+        except OrderLost as error:
+            draft.fail(ErrorCode.not_enough_replicas, f"it was not sequenced: {error}")
         except BraidError as error:
             log.error("object refused", key=draft.key, error=str(error), help=error.help)
             draft.fail(ErrorCode.unknown_server_error, f"the control plane refused the object: {error}")

@@ -34,7 +34,7 @@ class Batcher:
         """`wait_s_max`: a request that could not be uploaded for so long is refused, and its producer may try again."""
         self._next = next_stage
         self._thresholds = thresholds
-        self._budget = budget
+        self.budget = budget
         self._clock = clock
         self._wait_s_max = wait_s_max
         self._backlog: deque[tuple[float, WriteRequest]] = deque()
@@ -68,7 +68,7 @@ class Batcher:
         while self._backlog:
             decision = decide_close(
                 self._thresholds,
-                self._budget,
+                self.budget,
                 now_s=self._clock.monotonic_s(),
                 backlog_bytes=self._backlog_bytes,
                 oldest_s=self._backlog[0][0],
@@ -109,7 +109,31 @@ class Batcher:
         self._in_flight += 1
         self._next.submit(Draft(groups, size_bytes))
 
-    def uploaded(self) -> None:
+    def submit_alone(self, request: WriteRequest) -> None:
+        """Upload a request that fills an object by itself, at once."""
+        self._idle.clear()
+        self._in_flight += 1
+        self._next.submit(Draft({(request.topic_id, request.partition): [request]}, request.entry.length))
+
+    def take_backlog(self) -> list[tuple[float, WriteRequest]]:
+        """What waits, with the time of its arrival, for somebody else to upload."""
+        backlog = list(self._backlog)
+        self._backlog.clear()
+        self._backlog_bytes = 0
+        if self._in_flight == 0:
+            self._idle.set()
+        return backlog
+
+    @property
+    def oldest_s(self) -> float:
+        """When the oldest request of the backlog arrived."""
+        return self._backlog[0][0] if self._backlog else math.inf
+
+    @property
+    def drafts_in_flight(self) -> int:
+        return self._in_flight
+
+    def uploaded(self, _: Draft) -> None:
         """An upload has ended, well or badly: there is room for the next one."""
         self._in_flight -= 1
         if self._backlog:

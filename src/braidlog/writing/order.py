@@ -1,5 +1,6 @@
 """The order stage: remembers, before anything is awaited, which drafts must be sequenced before which."""
 
+from braidlog.writing.place import Place
 from braidlog.writing.request import Draft
 from braidlog.writing.stage import DraftStage
 
@@ -10,7 +11,7 @@ class Order:
 
     def __init__(self, next_stage: DraftStage) -> None:
         self._next = next_stage
-        self._latest: dict[tuple[bytes, int], Draft] = {}
+        self._latest: dict[tuple[bytes, int], Place] = {}
         self._prune_at = 1024
 
     def submit(self, draft: Draft) -> None:
@@ -21,7 +22,18 @@ class Order:
                 followed[id(earlier)] = None
                 draft.follow(earlier)
             self._latest[key] = draft
+        self._prune()
+        self._next.submit(draft)
+
+    def enter(self, partition: tuple[bytes, int], place: Place) -> None:
+        """Give something else than a draft its place in a partition's order."""
+        earlier = self._latest.get(partition)
+        if earlier is not None:
+            place.follow(earlier)
+        self._latest[partition] = place
+        self._prune()
+
+    def _prune(self) -> None:
         if len(self._latest) > self._prune_at:
             self._latest = {key: latest for key, latest in self._latest.items() if not latest.is_released}
             self._prune_at = max(1024, 2 * len(self._latest))
-        self._next.submit(draft)

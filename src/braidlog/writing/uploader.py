@@ -35,7 +35,7 @@ class Uploader:
         zone: str,
         write_epoch: Callable[[], int],
         on_uploaded: Callable[[str, Bytes], None],
-        on_finished: Callable[[], None],
+        on_finished: Callable[[Draft], None],
         tasks: TaskGroup,
         arena: Arena,
     ) -> None:
@@ -79,6 +79,6 @@ class Uploader:
             draft.fail(ErrorCode.not_enough_replicas, "the upload was given up")
             raise
         finally:
-            self._on_finished()
+            self._on_finished(draft)
         self._on_uploaded(draft.key, draft.packed)
         self._next.submit(draft)

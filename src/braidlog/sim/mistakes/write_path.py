@@ -32,7 +32,7 @@ def _acknowledge_before_the_put() -> AbstractContextManager[None]:
         except StoreError:
             pass
         finally:
-            self._on_finished()
+            self._on_finished(draft)
 
     return replaced((Uploader, "_upload", upload))
 

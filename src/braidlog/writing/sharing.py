@@ -1,0 +1,481 @@
+"""The schedule stage of an agent with several shards: whose turn it is to upload what a group of them holds.
+
+A shard that is a group of its own hands its requests to its own batcher: under full load shards share nothing, and pay
+nothing for it. In a larger group requests are offered in shared memory, and the member whose turn it is pulls what all
+of them hold into one object. Groups split and merge as `scheduling` decides, without any request changing its place in
+the order: see `Order`.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from braidlog.runtime.clock import Clock
+from braidlog.runtime.entropy import Entropy
+from braidlog.runtime.tasks import TaskGroup
+from braidlog.scheduling.budget import PutBudget, budget_share, merge_budgets, split_budget
+from braidlog.scheduling.closing import Close, CloseThresholds, decide_close
+from braidlog.scheduling.groups import group_ids, members, merge, split
+from braidlog.scheduling.loads import GroupLoad, group_load, slots_used_at
+from braidlog.scheduling.policy import Policy
+from braidlog.scheduling.regrouping import Merge, RegroupThresholds, Split
+from braidlog.scheduling.turns import may_take_turn, takeover_s
+from braidlog.writing.batcher import Batcher, BatcherStatistics
+from braidlog.writing.board import Board
+from braidlog.writing.offering import Offering
+from braidlog.writing.order import Order
+from braidlog.writing.pulling import PulledDraft, Pulling
+from braidlog.writing.request import Draft, WriteRequest
+from braidlog.writing.seat import Seat
+from braidlog.writing.stage import DraftStage
+
+log = structlog.get_logger(__name__)
+
+TICK_S = 0.02
+"""How often a group's first shard looks whether to split or merge, while there is anything to decide."""
+TURN_S = 0.05
+"""How long the others wait beyond the interval for one that has the turn and does not take it."""
+LOCKED_RETRY_S = 0.001
+HOUSEKEEPING_S = 0.5
+
+
+@dataclass(slots=True)
+class SharingStatistics:
+    pulls: int = 0
+    pulled_bytes: int = 0
+    locks: int = 0
+    locks_missed: int = 0
+    splits: int = 0
+    merges: int = 0
+
+
+class Sharing:
+    """One shard's part in the common work. Built around the shard's own batcher and upload stage."""
+
+    def __init__(
+        self,
+        seat: Seat,
+        board: Board,
+        batcher: Batcher,
+        order: Order,
+        next_stage: DraftStage,
+        policy: Policy,
+        thresholds: CloseThresholds,
+        budget: PutBudget,
+        clock: Clock,
+        entropy: Entropy,
+        *,
+        incarnation: str,
+        fence: Callable[[str], Awaitable[None]],
+        wait_s_max: float,
+        tasks: TaskGroup,
+    ) -> None:
+        """`budget` is the whole agent's, of which the shard's own batcher uses `own_budget`."""
+        self._seat = seat
+        self._shard = seat.shard
+        self._board = board
+        self._batcher = batcher
+        self._next = next_stage
+        self._order = order
+        self._policy = policy
+        self._thresholds = thresholds
+        self._regroup_thresholds = RegroupThresholds(
+            thresholds.size_bytes,
+            thresholds.interval_s,
+            thresholds.in_flight_max,
+            backlog_bytes_per_shard_max=board.shape.arena_bytes // 2,
+        )
+        self._budget = budget
+        self._clock = clock
+        self._entropy = entropy
+        self._wait_s_max = wait_s_max
+        self._offer_bytes_max = min(board.shape.arena_bytes // 4, thresholds.size_bytes)
+        self._is_sharing = False
+        self._pulled_in_flight = 0
+        self._news = False
+        """Whether the shard that has the turn should hear of something."""
+        self._pump_handle: asyncio.Handle | None = None
+        self._pump_at_s = math.inf
+        self._tick_handle: asyncio.Handle | None = None
+        self._keeper_handle: asyncio.Handle | None = None
+        self._rung: dict[int, None] = {}
+        self._drained = asyncio.Event()
+        self.statistics = SharingStatistics()
+        self._offering = Offering(
+            board,
+            self._shard,
+            order,
+            clock,
+            ring=self._ring_later,
+            fence=fence,
+            give_up_s=2 * wait_s_max,
+            tasks=tasks,
+        )
+        self._pulling = Pulling(
+            board, self._shard, incarnation, ring=self._ring_later, finish_own=self._offering.finish
+        )
+
+    # ── life ──
+
+    def start(self) -> None:
+        self._seat.listen(self._heard)
+        self._board.set_serving(self._shard, True)
+        self._keep_house()
+
+    async def flush(self) -> None:
+        """Take part no more: upload what is still this shard's own, and return when nothing of it is in other hands."""
+        self._board.set_serving(self._shard, False)
+        while self._is_sharing and not self._stop_sharing():
+            await self._clock.sleep(LOCKED_RETRY_S)
+        await self._batcher.flush()
+        if not self._offering.is_empty:
+            self._drained.clear()
+            async with asyncio.timeout(self._wait_s_max):
+                await self._drained.wait()
+
+    def close(self) -> None:
+        for handle in (self._pump_handle, self._tick_handle, self._keeper_handle):
+            if handle is not None:
+                handle.cancel()
+
+    def _keep_house(self) -> None:
+        """Rare things that nobody rings for: requests that are overdue, shards that died, a sign of life."""
+        self._board.set_seen_s(self._shard, self._clock.monotonic_s())
+        if not self._offering.is_empty:
+            self._offering.collect()
+            self._refuse_overdue()
+            self._look_drained()
+        self._pulling.look_again()
+        self._schedule(0.0)
+        self._ensure_tick()
+        loop = asyncio.get_running_loop()
+        self._keeper_handle = loop.call_later(HOUSEKEEPING_S, self._keep_house)
+
+    def _refuse_overdue(self) -> None:
+        limit_s = self._clock.monotonic_s() - self._wait_s_max
+        group = self._board.group_of(self._shard)
+        if self._take_lock(group):
+            try:
+                refused = self._offering.withdraw(limit_s)
+            finally:
+                self._seat.unlock(group)
+            for request in refused:
+                request.fail(ErrorCode.not_enough_replicas, "the object store is too slow: all uploads are taken")
+
+    def _look_drained(self) -> None:
+        if self._offering.is_empty:
+            self._drained.set()
+
+    # ── requests ──
+
+    def submit(self, request: WriteRequest) -> None:
+        if not self._is_sharing and self._board.is_alone(self._shard):
+            self._batcher.submit(request)
+            return
+        if not self._is_sharing:
+            self._start_sharing()
+        self._offer(request, self._clock.monotonic_s())
+        self._schedule(0.0)
+
+    def _offer(self, request: WriteRequest, arrival_s: float) -> None:
+        if request.entry.length > self._offer_bytes_max:
+            # It fills an object by itself, and need not travel.
+            self._batcher.submit_alone(request)
+            self._note_in_flight()
+        else:
+            self._offering.add(request, arrival_s)
+            self._news = True
+
+    def _start_sharing(self) -> None:
+        self._is_sharing = True
+        self._board.set_own(self._shard, 0, math.inf)
+        for arrival_s, request in self._batcher.take_backlog():
+            self._offer(request, arrival_s)
+
+    def _stop_sharing(self) -> bool:
+        """Take back what nobody has pulled: it is this shard's alone now. False where the lock is taken."""
+        group = self._board.group_of(self._shard)
+        if not self._take_lock(group):
+            return False
+        try:
+            requests = self._offering.withdraw()
+            self._is_sharing = False
+            if group == self._shard:
+                self._batcher.budget.tokens, self._batcher.budget.refilled_s = self._board.budget(group)
+        finally:
+            self._seat.unlock(group)
+        for request in requests:
+            self._batcher.submit(request)
+        return True
+
+    def uploaded(self, draft: Draft) -> None:
+        """An upload of this shard has ended, well or badly."""
+        if isinstance(draft, PulledDraft):
+            self._pulled_in_flight -= 1
+        else:
+            self._batcher.uploaded(draft)
+        self._note_in_flight()
+        if self._is_sharing or not self._board.is_alone(self._shard):
+            self._news = True
+            self._schedule(0.0)
+
+    @property
+    def _in_flight(self) -> int:
+        return self._pulled_in_flight + self._batcher.drafts_in_flight
+
+    # ── bells ──
+
+    def _ring_later(self, shard: int) -> None:
+        """Ring once for everything that happens in this turn of the event loop."""
+        if shard == self._shard:
+            asyncio.get_running_loop().call_soon(self._heard)
+            return
+        if not self._rung:
+            asyncio.get_running_loop().call_soon(self._ring_all)
+        self._rung[shard] = None
+
+    def _ring_all(self) -> None:
+        rung, self._rung = self._rung, {}
+        for shard in rung:
+            self._seat.ring(shard)
+
+    def _heard(self) -> None:
+        if not self._offering.is_empty:
+            self._offering.collect()
+            self._look_drained()
+        self._pulling.look_again()
+        self._ensure_tick()
+        self._schedule(0.0)
+
+    # ── turns ──
+
+    def _schedule(self, delay_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        at_s = loop.time() + delay_s
+        if self._pump_handle is not None:
+            if self._pump_at_s <= at_s:
+                return
+            self._pump_handle.cancel()
+        self._pump_at_s = at_s
+        self._pump_handle = loop.call_later(delay_s, self._pump) if delay_s > 0 else loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_handle = None
+        if self._offering.has_waiting:
+            self._offering.publish()
+        if self._board.is_alone(self._shard):
+            if self._is_sharing and not self._stop_sharing():
+                self._schedule(LOCKED_RETRY_S)
+            return
+        if not self._is_sharing and self._board.is_serving(self._shard):
+            self._start_sharing()
+            self._offering.publish()
+        wait_s = self._take_turn()
+        if wait_s is not None:
+            self._schedule(max(wait_s, LOCKED_RETRY_S))
+
+    def _take_turn(self) -> float | None:
+        """Pull and upload what the group holds, if it is this shard's turn and time. Returns when to look again."""
+        groups = self._board.groups()
+        group = groups[self._shard]
+        shards = members(groups, group)
+        loads = self._board.loads()
+        load = group_load(loads, shards, now_s=self._clock.monotonic_s(), memory_s=self._regroup_thresholds.memory_s)
+        if not load.backlog_bytes or not self._board.is_serving(self._shard):
+            return None
+        now_s = self._clock.monotonic_s()
+        serving = [shard for shard in shards if self._board.is_serving(shard)]
+        holder = self._policy.holder(serving, self._board.turn(group), loads)
+        interval_s = self._thresholds.interval_s
+        if not may_take_turn(
+            self._shard, holder, now_s=now_s, oldest_s=load.oldest_s, interval_s=interval_s, turn_s=TURN_S
+        ):
+            if self._news:
+                self._news = False
+                self._ring_later(holder)
+            if loads[self._shard].oldest_s == math.inf:
+                return None
+            return takeover_s(loads[self._shard].oldest_s, interval_s, TURN_S) - now_s
+        self._news = False
+        if not self._take_lock(group):
+            return LOCKED_RETRY_S
+        try:
+            if self._board.group_of(self._shard) != group:
+                return LOCKED_RETRY_S
+            wait_s, draft = self._pull(group, shards, load, now_s)
+        finally:
+            self._seat.unlock(group)
+        if draft is not None:
+            self._pulled_in_flight += 1
+            self._note_in_flight()
+            self._next.submit(draft)
+            self._news = True  # whoever is next should look whether there is more
+            return LOCKED_RETRY_S if self._group_load(shards).backlog_bytes else None
+        if load.in_flight >= self._thresholds.in_flight_max:
+            self._ring_later(group)  # the first shard may want to split
+        return wait_s
+
+    def _pull(
+        self, group: int, shards: range, load: GroupLoad, now_s: float
+    ) -> tuple[float | None, PulledDraft | None]:
+        budget = self._group_budget(group, len(shards))
+        decision = decide_close(
+            self._thresholds,
+            budget,
+            now_s=now_s,
+            backlog_bytes=load.backlog_bytes,
+            oldest_s=load.oldest_s,
+            in_flight=load.in_flight,
+        )
+        self._board.set_budget(group, budget.tokens, budget.refilled_s)
+        if not isinstance(decision, Close):
+            return decision.seconds, None
+        draft = self._pulling.pull(shards, decision.bytes_target)
+        if draft is None:  # all of it waits for room in some ring, or in a shard that does not share yet
+            return TICK_S, None
+        self._board.advance_turn(group)
+        self.statistics.pulls += 1
+        self.statistics.pulled_bytes += draft.size_bytes
+        return None, draft
+
+    def _group_budget(self, group: int, member_count: int) -> PutBudget:
+        share = budget_share(self._budget.puts_per_s, self._budget.burst, member_count, self._board.shard_count)
+        tokens, refilled_s = self._board.budget(group)
+        if refilled_s > 0.0:
+            share.tokens, share.refilled_s = tokens, refilled_s
+        return share
+
+    def _note_in_flight(self) -> None:
+        now_s = self._clock.monotonic_s()
+        before = self._board.load(self._shard)
+        slots_used = slots_used_at(before, now_s, self._regroup_thresholds.memory_s)
+        self._board.set_uploads_in_flight(self._shard, self._in_flight, slots_used, now_s)
+
+    def _group_load(self, shards: range) -> GroupLoad:
+        return group_load(
+            self._board.loads(),
+            shards,
+            now_s=self._clock.monotonic_s(),
+            memory_s=self._regroup_thresholds.memory_s,
+        )
+
+    def _take_lock(self, group: int) -> bool:
+        if self._seat.try_lock(group):
+            self.statistics.locks += 1
+            return True
+        self.statistics.locks_missed += 1
+        return False
+
+    # ── groups ──
+
+    def _ensure_tick(self) -> None:
+        if self._tick_handle is None and self._has_decisions():
+            delay_s = TICK_S * self._entropy.uniform(0.9, 1.1)
+            self._tick_handle = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _has_decisions(self) -> bool:
+        """Whether there may be anything to split or merge: not in one quiet group."""
+        groups = self._board.groups()
+        if groups[self._shard] != self._shard:
+            return False
+        if len(group_ids(groups)) > 1:
+            return True
+        return self._group_load(members(groups, self._shard)).backlog_bytes > self._thresholds.size_bytes
+
+    def _tick(self) -> None:
+        self._tick_handle = None
+        self._show_own()
+        groups = self._board.groups()
+        decision = self._policy.regroup(
+            self._regroup_thresholds,
+            groups,
+            self._shard,
+            self._board.loads(),
+            now_s=self._clock.monotonic_s(),
+            decided_s=self._board.decided_s(),
+        )
+        if isinstance(decision, Split):
+            self._split(groups, decision)
+        elif isinstance(decision, Merge):
+            self._merge(groups, decision)
+        self._ensure_tick()
+
+    def _show_own(self) -> None:
+        """What the shard's own batcher holds, for the lower buddy to see."""
+        own = self._batcher.statistics()
+        self._board.set_own(self._shard, own.backlog_bytes, self._batcher.oldest_s)
+        self._note_in_flight()
+        if self._board.is_alone(self._shard):
+            budget = self._batcher.budget
+            self._board.set_budget(self._shard, max(0.0, budget.tokens), budget.refilled_s)
+
+    def _split(self, groups: list[int], decision: Split) -> None:
+        if not self._take_lock(decision.group):
+            return
+        try:
+            if self._board.groups() != groups:
+                return
+            now_s = self._clock.monotonic_s()
+            shards = members(groups, decision.group)
+            upper = len(decision.upper)
+            budget = self._group_budget(decision.group, len(shards))
+            lower_half, upper_half = split_budget(budget, len(shards) - upper, upper, now_s)
+            self._board.set_budget(decision.group, lower_half.tokens, now_s)
+            self._board.set_budget(decision.upper.start, upper_half.tokens, now_s)
+            for group in (decision.group, decision.upper.start):
+                self._board.set_decided_s(group, now_s)
+            self._board.set_groups(split(groups, decision.group))
+        finally:
+            self._seat.unlock(decision.group)
+        self.statistics.splits += 1
+        self._tell(shards, decision.group, "split")
+
+    def _merge(self, groups: list[int], decision: Merge) -> None:
+        lower, upper = decision.group, decision.absorbed.start
+        if not self._take_lock(lower):
+            return
+        try:
+            if not self._take_lock(upper):
+                return
+            try:
+                if self._board.groups() != groups:
+                    return
+                now_s = self._clock.monotonic_s()
+                merged = merge(groups, lower)
+                budget = merge_budgets(
+                    self._group_budget(lower, len(members(groups, lower))),
+                    self._group_budget(upper, len(decision.absorbed)),
+                    now_s,
+                )
+                self._board.set_budget(lower, budget.tokens, now_s)
+                self._board.set_decided_s(lower, now_s)
+                self._board.set_groups(merged)
+            finally:
+                self._seat.unlock(upper)
+        finally:
+            self._seat.unlock(lower)
+        self.statistics.merges += 1
+        self._tell(members(merged, lower), lower, "merged")
+
+    def _tell(self, shards: range, group: int, what: str) -> None:
+        groups = self._board.groups()
+        log.info("upload groups changed", what=what, group=group, groups=len(group_ids(groups)))
+        for shard in shards:
+            self._ring_later(shard)
+
+    # ── figures ──
+
+    def batcher_statistics(self) -> BatcherStatistics:
+        own = self._batcher.statistics()
+        return BatcherStatistics(
+            self._board.load(self._shard).backlog_bytes if self._is_sharing else own.backlog_bytes,
+            own.backlog_requests + self._offering.open_count,
+            self._in_flight,
+        )
+
+    def group_count(self) -> int:
+        return len(group_ids(self._board.groups()))
