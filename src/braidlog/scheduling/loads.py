@@ -6,7 +6,7 @@ depends on more than that: a decision that was right a moment ago is never wrong
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import exp, inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +17,11 @@ class ShardLoad:
     """When the oldest of these arrived."""
     uploads_in_flight: int = 0
     """That this shard has under way, for its whole group."""
-    peak_in_flight: int = 0
-    """The most that its *group* had under way when this shard started one: see `noted_peak`."""
-    peak_s: float = -inf
-    """When that was so last."""
+    slots_used: float = 0.0
+    """Its uploads under way, on average over the time lately. The shard brings it up to date with `slots_used_at` just
+    before it starts or ends an upload."""
+    slots_used_s: float = 0.0
+    """When it did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +32,21 @@ class GroupLoad:
     backlog_bytes: int
     oldest_s: float
     in_flight: int
-    peak_in_flight: int
-    """Within the window that was asked for; at least `in_flight`."""
+    slots_used: float
 
 
-def group_load(loads: Sequence[ShardLoad], shards: Iterable[int], *, peak_since_s: float = -inf) -> GroupLoad:
-    """Peaks that were last seen before `peak_since_s` are forgotten."""
-    member_count = backlog_bytes = in_flight = peak_in_flight = 0
+def slots_used_at(load: ShardLoad, now_s: float, memory_s: float) -> float:
+    """A shard's uploads under way, averaged with weights that fade with age: after `memory_s` to about a third.
+
+    Averages of shards add up to that of their group, whatever the groups were meanwhile.
+    """
+    kept = exp(-max(0.0, now_s - load.slots_used_s) / memory_s)
+    return load.slots_used * kept + load.uploads_in_flight * (1.0 - kept)
+
+
+def group_load(loads: Sequence[ShardLoad], shards: Iterable[int], *, now_s: float, memory_s: float) -> GroupLoad:
+    member_count = backlog_bytes = in_flight = 0
+    slots_used = 0.0
     oldest_s = inf
     for shard in shards:
         load = loads[shard]
@@ -45,14 +54,5 @@ def group_load(loads: Sequence[ShardLoad], shards: Iterable[int], *, peak_since_
         backlog_bytes += load.backlog_bytes
         oldest_s = min(oldest_s, load.oldest_s)
         in_flight += load.uploads_in_flight
-        if load.peak_s >= peak_since_s:
-            peak_in_flight = max(peak_in_flight, load.peak_in_flight)
-    return GroupLoad(member_count, backlog_bytes, oldest_s, in_flight, max(peak_in_flight, in_flight))
-
-
-def noted_peak(load: ShardLoad, group_in_flight: int, *, now_s: float, window_s: float) -> tuple[int, float]:
-    """The new `peak_in_flight` and `peak_s` of a shard that has just started an upload, after which its group has
-    `group_in_flight` under way. A peak stands until a higher one or for the window, so that nobody has to reset it."""
-    if group_in_flight >= load.peak_in_flight or now_s - load.peak_s > window_s:
-        return group_in_flight, now_s
-    return load.peak_in_flight, load.peak_s
+        slots_used += slots_used_at(load, now_s, memory_s)
+    return GroupLoad(member_count, backlog_bytes, oldest_s, in_flight, slots_used)
