@@ -1,0 +1,332 @@
+"""Looks for what should be merged or compacted, and puts it on the job board."""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from braidlog.control.catalog import Catalog
+from braidlog.control.error_codes import ErrorCode
+from braidlog.control.interface import (
+    COMPACT,
+    MERGE,
+    AbortedRange,
+    CompactionRequested,
+    CompactionTerms,
+    IndexedExtent,
+    JobPartition,
+    JobTask,
+    RequestCompaction,
+    StoredObject,
+)
+from braidlog.control.job_settings import JobSettings
+from braidlog.control.jobs import JobBoard
+from braidlog.control.merge_runs import merge_runs
+from braidlog.control.metadata import MetadataStore, Transaction
+from braidlog.control.partitions import PartitionState, TopicState
+from braidlog.control.recent import RecentExtents
+from braidlog.control.topic_config import TopicSettings
+from braidlog.runtime.clock import Clock
+
+PARTITIONS_PER_JOB_MAX = 1_000
+CANDIDATES_PER_PLAN_MAX = 10_000
+_COMPACTED_EXTENTS_MAX = 20_000
+"""A partition with more is merged first: a compaction names them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """An extent in the index, with what is known of its object."""
+
+    extent: IndexedExtent
+    object: StoredObject | None
+    """None where the index itself has the bytes."""
+    committed_ms: int
+
+    @property
+    def newest_ms(self) -> int:
+        """Records without a timestamp are as old as their object's commit."""
+        return self.extent.timestamp_ms_max if self.extent.timestamp_ms_max >= 0 else self.committed_ms
+
+    @property
+    def oldest_ms(self) -> int:
+        return self.extent.timestamp_ms_min if self.extent.timestamp_ms_min >= 0 else self.committed_ms
+
+
+@dataclass(frozen=True, slots=True)
+class _Compacted:
+    """What earlier compactions have done."""
+
+    clean_end_offset: int = 0
+    compacted_ms: int = 0
+    tombstones_due_ms: int | None = None
+
+
+class JobPlanner:
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        turn: asyncio.Lock,
+        catalog: Catalog,
+        recent: RecentExtents,
+        board: JobBoard,
+        clock: Clock,
+        settings: JobSettings,
+    ) -> None:
+        self._metadata = metadata
+        self._turn = turn
+        self._catalog = catalog
+        self._recent = recent
+        self._board = board
+        self._clock = clock
+        self._settings = settings
+
+    async def plan_once(self) -> list[int]:
+        """Plan all that is due. Returns the ids of the new jobs."""
+        async with self._turn:
+            await self._recent.settle()
+        planned = await self.plan_compactions(self._catalog.topics.values(), is_forced=False)
+        merges = await self._merges()
+        async with self._turn:
+            return planned + await self._board.add(merges)
+
+    async def request_compaction(self, request: RequestCompaction) -> CompactionRequested:
+        topic = next((each for each in self._catalog.topics.values() if each.info.name == request.topic), None)
+        if topic is None:
+            message = f"there is no topic {request.topic!r}"
+            return CompactionRequested(int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), [], message)
+        if not self._catalog.settings(topic).compacted:
+            message = f"cleanup.policy of {request.topic!r} does not compact"
+            return CompactionRequested(int(ErrorCode.POLICY_VIOLATION), [], message)
+        async with self._turn:
+            await self._recent.settle([state.partition_id for state in topic.partitions])
+        planned = await self.plan_compactions([topic], is_forced=True)
+        busy = self._board.busy_partitions
+        in_jobs = [busy[state.partition_id] for state in topic.partitions if state.partition_id in busy]
+        compactions = self._board.of_kind(COMPACT, in_jobs)
+        return CompactionRequested(0, sorted({*planned, *compactions}), "", len(in_jobs) - len(compactions))
+
+    # ── compaction ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def plan_compactions(self, topics: Iterable[TopicState], *, is_forced: bool) -> list[int]:
+        job_ids: list[int] = []
+        for topic in list(topics):
+            settings = self._catalog.settings(topic)
+            if not settings.compacted:
+                continue
+            for state in list(topic.partitions):
+                if not state.size_bytes or not self._board.may_plan(state.partition_id):
+                    continue
+                # What changes between the look and the swap makes the swap fail, so the turn is not needed here.
+                task = await self._compaction(state, settings, is_forced=is_forced)
+                if task is not None:
+                    async with self._turn:
+                        job_ids += await self._board.add([(task, f"{topic.info.name}/{state.index}")])
+        return job_ids
+
+    async def _compaction(self, state: PartitionState, settings: TopicSettings, *, is_forced: bool) -> JobTask | None:
+        now_ms = self._clock.wall_ms()
+        end_offset = state.first_unstable_offset if state.first_unstable_offset >= 0 else state.next_offset
+        log_start_offset = state.log_start_offset
+
+        def search(tx: Transaction) -> tuple[_Compacted, list[_Found], int, list[AbortedRange]]:
+            known = _read_compacted(tx, state.partition_id)
+            found = _read_extents(tx, state.partition_id, log_start_offset, end_offset, _COMPACTED_EXTENTS_MAX + 1)
+            aborted = tx.query(
+                "SELECT partition_id, producer_id, first_offset, marker_offset FROM aborted_transactions"
+                " WHERE partition_id = ? AND marker_offset >= ? AND first_offset < ? ORDER BY marker_offset",
+                (state.partition_id, log_start_offset, end_offset),
+            )
+            return known, found, _read_generation(tx, state.partition_id), [AbortedRange(*row) for row in aborted]
+
+        if not is_forced and not await self._is_worth_a_look(state, end_offset, now_ms):
+            return None
+        known, found, generation, aborted = await self._metadata.read(search)
+        if settings.min_compaction_lag_ms > 0:
+            found = _older_than(found, now_ms - settings.min_compaction_lag_ms)
+        if not found or len(found) > _COMPACTED_EXTENTS_MAX:
+            return None
+        if not self._is_due(known, found, settings, now_ms, is_forced=is_forced):
+            return None
+        extents = [each.extent for each in found]
+        terms = CompactionTerms(
+            clean_end_offset=known.clean_end_offset,
+            log_start_offset=log_start_offset,
+            # With one replica of each log, what it has compacted is what every replica has.
+            tombstones_end_offset=known.clean_end_offset,
+            delete_retention_ms=settings.delete_retention_ms,
+            now_ms=now_ms,
+            aborted=aborted,
+        )
+        return JobTask(
+            COMPACT,
+            [JobPartition(state.partition_id, state.topic_id, state.index, generation, extents)],
+            _objects(found),
+            self._settings.merge_target_bytes,
+            terms,
+        )
+
+    async def _is_worth_a_look(self, state: PartitionState, end_offset: int, now_ms: int) -> bool:
+        """Something is dirty, or tombstones are due: told by two rows, before all extents are read."""
+
+        def look(tx: Transaction) -> bool:
+            known = _read_compacted(tx, state.partition_id)
+            if known.tombstones_due_ms is not None and known.tombstones_due_ms <= now_ms:
+                return True
+            return end_offset > known.clean_end_offset
+
+        return await self._metadata.read(look)
+
+    def _is_due(
+        self, known: _Compacted, found: Sequence[_Found], settings: TopicSettings, now_ms: int, *, is_forced: bool
+    ) -> bool:
+        dirty = [each for each in found if each.extent.end_offset > known.clean_end_offset]
+        dirty_bytes = sum(each.extent.length for each in dirty)
+        tombstones_due = known.tombstones_due_ms is not None and known.tombstones_due_ms <= now_ms
+        if tombstones_due:
+            return True
+        if not dirty:
+            return False
+        if is_forced or min(each.oldest_ms for each in dirty) < now_ms - settings.max_compaction_lag_ms:
+            return True
+        if dirty_bytes < settings.min_cleanable_dirty_ratio * sum(each.extent.length for each in found):
+            return False
+        waited_ms = now_ms - max(known.compacted_ms, min(each.committed_ms for each in dirty))
+        is_enough = dirty_bytes >= self._settings.compaction_bytes_min
+        return is_enough or waited_ms >= self._settings.compaction_interval_s * 1000
+
+    # ── merging ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _merges(self) -> list[tuple[JobTask, str]]:
+        """Runs of all partitions, packed into jobs of a bounded size."""
+        settings = self._settings
+        before_ms = self._clock.wall_ms() - int(settings.merge_age_s * 1000)
+        small_bytes = settings.merge_target_bytes // 2
+        candidates = await self._metadata.read(
+            lambda tx: tx.query(
+                "SELECT partition_id FROM extents WHERE length <= ? GROUP BY partition_id HAVING COUNT(*) >= 2"
+                " ORDER BY COUNT(*) DESC, partition_id LIMIT ?",
+                (small_bytes, CANDIDATES_PER_PLAN_MAX),
+            )
+        )
+        packing = _Packing(settings)
+        for (partition_id,) in candidates:
+            state = self._catalog.partitions.get(partition_id)
+            if state is None or not self._board.may_plan(partition_id) or packing.job_count >= self._board.room:
+                continue
+            end_offset = state.next_offset
+            found, generation, known = await self._metadata.read(
+                lambda tx, state=state, end=end_offset: (  # type: ignore[misc]  # bound now, not at the call
+                    _read_extents(tx, state.partition_id, state.log_start_offset, end, settings.extents_per_job_max),
+                    _read_generation(tx, state.partition_id),
+                    _read_compacted(tx, state.partition_id),
+                )
+            )
+            name = self._catalog.topics[state.topic_id].info.name
+            old_enough = [each for each in found if each.committed_ms <= before_ms]
+            for run in _runs(old_enough, settings, known.clean_end_offset):
+                packing.add(state, generation, run, f"{name}/{state.index}")
+        return packing.finish()
+
+
+class _Packing:
+    """Gathers runs of several partitions into jobs. A partition has one run per job, and so one swap."""
+
+    def __init__(self, settings: JobSettings) -> None:
+        self._settings = settings
+        self._jobs: list[tuple[JobTask, str]] = []
+        self._partitions: list[tuple[JobPartition, list[StoredObject], str]] = []
+        self._size_bytes = 0
+        self._extent_count = 0
+        self._planned: set[int] = set()
+
+    @property
+    def job_count(self) -> int:
+        return len(self._jobs) + bool(self._partitions)
+
+    def add(self, state: PartitionState, generation: int, run: list[_Found], name: str) -> None:
+        if state.partition_id in self._planned:
+            return  # one job at a time is about a partition
+        self._planned.add(state.partition_id)
+        size_bytes = sum(each.extent.length for each in run)
+        if self._partitions and (
+            self._size_bytes + size_bytes > self._settings.bytes_per_job_max
+            or self._extent_count + len(run) > self._settings.extents_per_job_max
+            or len(self._partitions) >= PARTITIONS_PER_JOB_MAX
+        ):
+            self._close()
+        extents = [each.extent for each in run]
+        partition = JobPartition(state.partition_id, state.topic_id, state.index, generation, extents)
+        self._partitions.append((partition, _objects(run), name))
+        self._size_bytes += size_bytes
+        self._extent_count += len(run)
+
+    def _close(self) -> None:
+        objects = {stored.number: stored for _, some, _ in self._partitions for stored in some}
+        names = [name for _, _, name in self._partitions]
+        subject = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+        task = JobTask(
+            MERGE,
+            [partition for partition, _, _ in self._partitions],
+            list(objects.values()),
+            self._settings.merge_target_bytes,
+        )
+        self._jobs.append((task, subject))
+        self._partitions, self._size_bytes, self._extent_count = [], 0, 0
+
+    def finish(self) -> list[tuple[JobTask, str]]:
+        if self._partitions:
+            self._close()
+        return self._jobs
+
+
+def _runs(found: list[_Found], settings: JobSettings, border_offset: int) -> Iterator[list[_Found]]:
+    """What to merge; never across the border between what is compacted and what is not."""
+    border = sum(each.extent.base_offset < border_offset for each in found)
+    for part in (found[:border], found[border:]):
+        lengths = [each.extent.length for each in part]
+        runs = merge_runs(lengths, target_bytes=settings.merge_target_bytes, fan_in=settings.merge_fan_in)
+        for start, end in runs:
+            yield part[start:end]
+
+
+def _older_than(found: list[_Found], before_ms: int) -> list[_Found]:
+    """Up to the first extent that has something newer."""
+    for count, each in enumerate(found):
+        if each.newest_ms > before_ms:
+            return found[:count]
+    return found
+
+
+def _objects(found: Iterable[_Found]) -> list[StoredObject]:
+    return list({each.object.number: each.object for each in found if each.object is not None}.values())
+
+
+def _read_generation(tx: Transaction, partition_id: int) -> int:
+    rows = tx.query("SELECT index_generation FROM partitions WHERE partition_id = ?", (partition_id,))
+    return int(rows[0][0]) if rows else -1
+
+
+def _read_compacted(tx: Transaction, partition_id: int) -> _Compacted:
+    rows = tx.query(
+        "SELECT clean_end_offset, compacted_ms, tombstones_due_ms FROM partition_compactions WHERE partition_id = ?",
+        (partition_id,),
+    )
+    return _Compacted(*rows[0]) if rows else _Compacted()
+
+
+def _read_extents(tx: Transaction, partition_id: int, start: int, end: int, limit: int) -> list[_Found]:
+    """The extents of a partition that end behind `start` and at or before `end`, in order."""
+    rows = tx.query(
+        "SELECT e.partition_id, e.base_offset, e.end_offset, e.object_number, e.position, e.length,"
+        " e.timestamp_ms_min, e.timestamp_ms_max, e.inline_bytes, o.object_key, o.size_bytes, o.committed_ms"
+        " FROM extents e LEFT JOIN objects o ON o.number = e.object_number WHERE e.partition_id = ?"
+        " AND e.end_offset > ? AND e.end_offset <= ? ORDER BY e.base_offset LIMIT ?",
+        (partition_id, start, end, limit),
+    )
+    found: list[_Found] = []
+    for row in rows:
+        stored = StoredObject(row[3], row[9], row[10]) if row[9] is not None else None
+        committed_ms = row[11] if row[11] is not None else row[7]
+        found.append(_Found(IndexedExtent(*row[:9]), stored, committed_ms))
+    return found

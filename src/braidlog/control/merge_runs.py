@@ -1,0 +1,57 @@
+"""Which neighbouring extents should become one. Pure.
+
+Merging as soon as there are two would move every byte over and over. So extents are of levels, each `fan_in` times the
+size of the one below, and a run is merged when it has `fan_in` members of its level or below. Then a byte is moved once
+per level, and the number of extents stays within a few times the least possible.
+"""
+
+from collections.abc import Iterator, Sequence
+
+LEVEL_BYTES = 4 * 1024
+"""Below this all extents are alike: the request that reads one costs as much as its bytes."""
+
+
+def merge_runs(lengths: Sequence[int], *, target_bytes: int, fan_in: int) -> list[tuple[int, int]]:
+    """Half-open ranges of neighbours that should be merged, in order and apart from each other.
+
+    No run is much over the target: an extent that alone is half of it is left as it is.
+    """
+    levels = [_level(length, fan_in) if length * 2 <= target_bytes else None for length in lengths]
+    taken = [False] * len(lengths)
+    runs: list[tuple[int, int]] = []
+    for level in sorted({each for each in levels if each is not None}):
+        may_join = [each is not None and each <= level and not taken[at] for at, each in enumerate(levels)]
+        for start, end in _stretches(may_join):
+            for first, last, is_full in _cut(lengths, start, end, target_bytes):
+                if last - first >= (2 if is_full else fan_in):
+                    runs.append((first, last))
+                    taken[first:last] = [True] * (last - first)
+    return sorted(runs)
+
+
+def _level(length: int, fan_in: int) -> int:
+    level, size_bytes = 0, LEVEL_BYTES
+    while length > size_bytes:
+        level, size_bytes = level + 1, size_bytes * fan_in
+    return level
+
+
+def _stretches(may_join: Sequence[bool]) -> Iterator[tuple[int, int]]:
+    start = 0
+    for at, is_member in enumerate([*may_join, False]):
+        if not is_member:
+            if at > start:
+                yield start, at
+            start = at + 1
+
+
+def _cut(lengths: Sequence[int], start: int, end: int, target_bytes: int) -> Iterator[tuple[int, int, bool]]:
+    """A stretch in pieces that do not pass the target, and whether each is full: its next neighbour does not fit in."""
+    size_bytes = 0
+    first = start
+    for at in range(start, end):
+        if at > first and size_bytes + lengths[at] > target_bytes:
+            yield first, at, True
+            first, size_bytes = at, 0
+        size_bytes += lengths[at]
+    yield first, end, size_bytes >= target_bytes
