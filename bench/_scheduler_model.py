@@ -300,6 +300,7 @@ class SchedulerModel:
         ):
             requests = deque(request for request in whole.backlog if request.shard in shards)
             self._add_group(_Group(shards, budget, whole.turn, free_s, backlog=requests))
+        self._note_groups()
 
     def _merge(self, decision: Merge) -> None:
         lower = self._groups.pop(decision.group)
@@ -309,13 +310,13 @@ class SchedulerModel:
         free_s = max(lower.stream_free_s, upper.stream_free_s)
         budget = merge_budgets(lower.budget, upper.budget, self.now_s)
         self._add_group(_Group(members(self.groups, decision.group), budget, lower.turn, free_s, backlog=requests))
+        self._note_groups()
 
     def _add_group(self, group: _Group) -> None:
         group.backlog_bytes = sum(request.size_bytes for request in group.backlog)
         self._groups[group.shards.start] = group
         self.decided_s[group.shards.start] = self.now_s
         self._wake_soon(group)
-        self._note_groups()
 
     def _note_groups(self) -> None:
         self.samples.regrouped_s.append(self.now_s)

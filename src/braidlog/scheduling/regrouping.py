@@ -10,8 +10,8 @@ stream room to spare. Bytes that merely gather towards size or interval while sl
 a trickle would never merge. The second condition keeps middle loads calm. Where two streams are half busy, both are
 often without any backlog, but one in their place would soon have one, and they would split and merge for ever. The use
 is an average over time, not a peak: slow PUTs make every peak high sooner or later, so that a rule on peaks either
-forgets them soon, and regroups at full load once a second, or remembers them, and does not merge at light load. In the
-model of 32 shards (`bench/scheduler.py`), with the average, no steady load regroups at all once it has settled.
+forgets them soon, and regroups at full load once a second, or remembers them, and merges late. With the average, no
+steady load that was tried on the model of 32 shards (`bench/scheduler.py`) regroups once it has settled.
 
 A window separates the decisions of a group, and a merge respects the buddy's window too. Only a group's first shard
 decides, and only the lower buddy merges, so that two shards never change the same entries of the map.
@@ -22,7 +22,6 @@ from dataclasses import dataclass
 
 from braidlog.scheduling.groups import buddy, halves, members
 from braidlog.scheduling.loads import GroupLoad, ShardLoad, group_load
-
 
 MERGE_SLOTS_SHARE = 0.6
 """Of one stream's slots: two groups that use no more together may merge. At 0.7, loads that fill a stream by
