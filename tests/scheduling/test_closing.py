@@ -1,6 +1,7 @@
 """The batcher's decision and the PUT budget, as pure functions of time and counters."""
 
 import math
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,6 +49,30 @@ def test_nothing_closes_while_all_uploads_are_taken() -> None:
 
 def test_behind_other_uploads_a_small_backlog_waits_for_its_interval() -> None:
     assert decide(PutBudget(5.0, 1.0), in_flight=2) == Wait(0.25)
+
+
+def test_an_object_is_under_way_until_it_is_acknowledged() -> None:
+    assert decide(PutBudget(5.0, 1.0), in_flight=0, unanswered=2) == Wait(0.25)
+    assert decide(PutBudget(5.0, 1.0), in_flight=0, unanswered=1) == Close(1)
+
+
+def test_behind_other_objects_one_may_grow_where_the_thresholds_say_so() -> None:
+    growing = replace(THRESHOLDS, size_bytes_behind=8 * MIB)
+
+    def decide_growing(backlog_bytes: int, unanswered: int) -> Close | Wait:
+        return decide_close(
+            growing,
+            empty_budget(),
+            now_s=10.0,
+            backlog_bytes=backlog_bytes,
+            oldest_s=10.0,
+            in_flight=0,
+            unanswered=unanswered,
+        )
+
+    assert decide_growing(5 * MIB, unanswered=1) == Close(5 * MIB)
+    assert decide_growing(5 * MIB, unanswered=2) == Wait(0.25)
+    assert decide_growing(9 * MIB, unanswered=2) == Close(9 * MIB)
 
 
 def test_flushing_waits_for_nothing() -> None:

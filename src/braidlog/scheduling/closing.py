@@ -13,7 +13,11 @@ class CloseThresholds:
     """Uploads at once. With so many under way, requests gather in the batcher, and past the memory budget at the
     sockets."""
     early_in_flight_max: int
-    """An early close is worth its PUT only while few are under way: behind a queue it would not be early."""
+    """An early close is worth its PUT only while few objects are under way, up to their acknowledgement: behind a queue
+    it would not be early."""
+    size_bytes_behind: int | None = None
+    """What an object may grow to while it would not be early: where PUTs cost nothing, the work of each does. None: not
+    beyond `size_bytes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +42,25 @@ def decide_close(
     backlog_bytes: int,
     oldest_s: float,
     in_flight: int,
+    unanswered: int | None = None,
     flush: bool = False,
 ) -> Close | Wait:
-    """The batcher's one decision. `oldest_s` is when the oldest waiting request arrived."""
+    """The batcher's one decision. `oldest_s` is when the oldest waiting request arrived. `in_flight` counts uploads;
+    `unanswered` counts objects that are not acknowledged yet, uploaded or not (None: not known)."""
     if backlog_bytes == 0 or in_flight >= thresholds.in_flight_max:
         return Wait(None)
-    if backlog_bytes >= thresholds.size_bytes:
+    is_behind = (in_flight if unanswered is None else unanswered) >= thresholds.early_in_flight_max
+    size_bytes = thresholds.size_bytes_behind if is_behind and thresholds.size_bytes_behind else thresholds.size_bytes
+    if backlog_bytes >= size_bytes:
         budget.take_due(now_s)
         # Equal chunks: no small rest is left over that would cost a PUT of its own.
-        chunks = max(1, round(backlog_bytes / thresholds.size_bytes))
+        chunks = max(1, round(backlog_bytes / size_bytes))
         return Close(-(-backlog_bytes // chunks))
     due_s = oldest_s + thresholds.interval_s
     if flush or now_s >= due_s:
         budget.take_due(now_s)
         return Close(backlog_bytes)
-    if in_flight >= thresholds.early_in_flight_max:
+    if is_behind:
         return Wait(due_s - now_s)
     if budget.take_early(now_s):
         return Close(backlog_bytes)

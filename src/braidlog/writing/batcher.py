@@ -40,6 +40,7 @@ class Batcher:
         self._backlog: deque[tuple[float, WriteRequest]] = deque()
         self._backlog_bytes = 0
         self._in_flight = 0
+        self._unanswered = 0
         self._flushing = False
         self._pump_handle: asyncio.Handle | None = None
         self._pump_is_timer = False
@@ -73,6 +74,7 @@ class Batcher:
                 backlog_bytes=self._backlog_bytes,
                 oldest_s=self._backlog[0][0],
                 in_flight=self._in_flight,
+                unanswered=self._unanswered,
                 flush=self._flushing,
             )
             if not isinstance(decision, Close):
@@ -107,7 +109,8 @@ class Batcher:
                 group.append(request)
         self._backlog_bytes -= size_bytes
         self._in_flight += 1
-        self._next.submit(Draft(groups, size_bytes))
+        self._unanswered += 1
+        self._next.submit(Draft(groups, size_bytes, on_settled=self._answered))
 
     def submit_alone(self, request: WriteRequest) -> None:
         """Upload a request that fills an object by itself, at once."""
@@ -140,6 +143,11 @@ class Batcher:
             self._schedule(0.0)
         elif self._in_flight == 0:
             self._idle.set()
+
+    def _answered(self) -> None:
+        self._unanswered -= 1
+        if self._backlog:
+            self._schedule(0.0)
 
     async def flush(self) -> None:
         """Upload what is waiting without waiting for more, and return when it is all uploaded."""

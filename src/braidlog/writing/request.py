@@ -69,10 +69,13 @@ class Draft(Place):
     key: str = ""
     packed: Bytes = b""
     footer: bytes = b""
+    on_settled: Callable[[], None] | None = None
 
     def settle(self) -> None:
         self.packed = b""
         Place.settle(self)
+        if self.on_settled is not None:
+            self.on_settled()
 
     def fail(self, error_code: int, message: str) -> None:
         for requests in self.groups.values():
