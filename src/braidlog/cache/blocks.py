@@ -9,6 +9,8 @@ from braidlog.runtime.tasks import TaskGroup
 
 BLOCK_BYTES = 8 * 1024 * 1024
 """An object of the usual size fits in one block, so that one GET serves the consumers of all its partitions."""
+_WHOLE = -1
+"""In place of a block's number: all of the object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,27 +38,33 @@ class BlockCache:
         self._hits = self._misses = self._shared = 0
 
     def insert(self, key: str, data: Bytes) -> None:
-        """Take in a whole object that was just written: its readers are already waiting for it."""
-        view = memoryview(data)
-        for number in range(-(-len(data) // BLOCK_BYTES)):
-            self._keep((key, number), view[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES])
+        """Take in a whole object that was just written: its readers are already waiting for it. It stays in one piece,
+        so that nothing of it ever has to be put together again."""
+        self._keep((key, _WHOLE), memoryview(data))
 
     async def read(self, key: str, object_size: int, start: int, end: int) -> memoryview:
         """The bytes [start, end) of an object."""
+        whole = self._found((key, _WHOLE))
+        if whole is not None:
+            return whole[start:end]
         first, last = start // BLOCK_BYTES, (end - 1) // BLOCK_BYTES
         if first == last:
             block = await self._block(key, first, object_size)
             return block[start - first * BLOCK_BYTES : end - first * BLOCK_BYTES]
         blocks = await asyncio.gather(*(self._block(key, number, object_size) for number in range(first, last + 1)))
-        whole = b"".join(blocks)
-        return memoryview(whole)[start - first * BLOCK_BYTES : end - first * BLOCK_BYTES]
+        return memoryview(b"".join(blocks))[start - first * BLOCK_BYTES : end - first * BLOCK_BYTES]
 
-    async def _block(self, key: str, number: int, object_size: int) -> memoryview:
-        name = (key, number)
+    def _found(self, name: tuple[str, int]) -> memoryview | None:
         block = self._blocks.get(name)
         if block is not None:
             self._blocks.move_to_end(name)
             self._hits += 1
+        return block
+
+    async def _block(self, key: str, number: int, object_size: int) -> memoryview:
+        name = (key, number)
+        block = self._found(name)
+        if block is not None:
             return block
         loading = self._loading.get(name)
         if loading is None:
