@@ -130,6 +130,7 @@ class Agent:
                 in_flight_max=settings.uploads_in_flight_max,
                 # Where PUTs cost money the budget bounds early ones; where they do not, one at a time is enough.
                 early_in_flight_max=EARLY_UPLOADS_IN_FLIGHT_MAX if math.isfinite(puts_per_s) else 1,
+                size_bytes_behind=None if math.isfinite(puts_per_s) else 2 * settings.upload_size_bytes,
             ),
             PutBudget(puts_per_s, burst=max(1.0, puts_per_s * EARLY_BURST_S) if math.isfinite(puts_per_s) else 1.0),
             self.clock,
