@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from braidlog.control.group_settings import GroupSettings
+from braidlog.control.group_settings import GroupSettings, MigrationPolicy
 from braidlog.control.interface import AlterConfigs, ConfigChange, ControlPlane
 from braidlog.control.metadata import open_metadata
 from braidlog.control.server import serve_control
@@ -216,6 +216,9 @@ def control_settings(settings: ControlPlaneSettings) -> ControlSettings:
             session_timeout_ms_min=settings.group_min_session_timeout_ms,
             session_timeout_ms_max=settings.group_max_session_timeout_ms,
             initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
+            consumer_session_timeout_ms=settings.group_consumer_session_timeout_ms,
+            consumer_heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
+            consumer_migration_policy=MigrationPolicy(settings.group_consumer_migration_policy),
         ),
     )
 

@@ -74,6 +74,8 @@ class Catalog:
         self.topics_by_name: dict[str, TopicState] = {}
         self.partitions: dict[int, PartitionState] = {}
         self.cluster_configs: dict[str, str] = {}
+        self.revision = 0
+        """Changes whenever a topic comes, goes or grows."""
 
     async def load(self) -> None:
         topics, partitions, configs = await self._metadata.read(_read_catalog)
@@ -315,6 +317,7 @@ class Catalog:
     # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _put(self, topic: TopicState) -> None:
+        self.revision += 1
         self.topics[topic.info.topic_id] = topic
         self.topics_by_name[topic.info.name] = topic
         self._metric_names[_metric_name(topic.info.name)] += 1
@@ -322,6 +325,7 @@ class Catalog:
             self.partitions[state.partition_id] = state
 
     def _drop(self, topic: TopicState) -> None:
+        self.revision += 1
         del self.topics[topic.info.topic_id]
         del self.topics_by_name[topic.info.name]
         metric_name = _metric_name(topic.info.name)

@@ -72,6 +72,8 @@ CLUSTER_CONFIGS: dict[str, ConfigDefinition] = {
         ConfigDefinition(
             "delete.topic.enable", ConfigType.BOOLEAN, "true", "Whether topics can be deleted by clients."
         ),
+        _started_with("group.consumer.heartbeat.interval.ms", "How often members of consumer groups are heard of."),
+        _started_with("group.consumer.session.timeout.ms", "When a member of a consumer group is taken for gone."),
         _started_with("group.initial.rebalance.delay.ms", "How long a new group waits for more members."),
         _started_with("group.max.session.timeout.ms", "The longest session timeout that a member may ask for."),
         _started_with("group.max.size", "How many members a group may have."),

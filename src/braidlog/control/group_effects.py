@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+from braidlog.control.consumer_group import ConsumerChanges
 from braidlog.control.group_errors import GroupError
 from braidlog.control.group_member import SavedGroup
-from braidlog.control.interface import JoinAnswer, SyncAnswer
+from braidlog.control.interface import ConsumerHeartbeatAnswer, JoinAnswer, SyncAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,12 @@ class SyncAnswered:
 
 
 @dataclass(frozen=True, slots=True)
+class HeartbeatAnswered:
+    ticket: int
+    answer: ConsumerHeartbeatAnswer
+
+
+@dataclass(frozen=True, slots=True)
 class SaveGroup:
     """Write the group, after all earlier saves of it, then call `saved` with this number."""
 
@@ -27,7 +34,16 @@ class SaveGroup:
     group: SavedGroup
 
 
-Effect = JoinAnswered | SyncAnswered | SaveGroup
+@dataclass(frozen=True, slots=True)
+class SaveConsumerGroup:
+    """As `SaveGroup`, for a group whose partitions the coordinator assigns."""
+
+    number: int
+    changes: ConsumerChanges
+
+
+Answered = JoinAnswered | SyncAnswered | HeartbeatAnswered
+Effect = Answered | SaveGroup | SaveConsumerGroup
 
 
 def join_error(member_id: str, error: GroupError) -> JoinAnswer:

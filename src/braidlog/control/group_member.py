@@ -1,6 +1,6 @@
 """A member of a consumer group: what it said when it joined, what it is waiting for, and what of it is durable."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -84,6 +84,11 @@ class Member:
 
 def protocols_bytes(protocols: Collection[JoinProtocol]) -> int:
     return sum(len(protocol.name) + len(protocol.metadata) for protocol in protocols)
+
+
+def chosen_metadata(protocols: Sequence[JoinProtocol], protocol_name: str | None) -> bytes:
+    """Of the named protocol, or else of the first: in a `consumer` group all carry the same subscription."""
+    return next((each.metadata for each in protocols if each.name == protocol_name), protocols[0].metadata)
 
 
 def unique_protocols(request: JoinGroup) -> tuple[JoinProtocol, ...]:

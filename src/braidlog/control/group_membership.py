@@ -15,13 +15,13 @@ The phases of a rebalance:
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 
 from braidlog.control.group_effects import Effect, JoinAnswered, SaveGroup, SyncAnswered, join_error, sync_error
 from braidlog.control.group_errors import GroupError
 from braidlog.control.group_member import (
     Member,
     SavedGroup,
+    chosen_metadata,
     member_from_request,
     member_from_saved,
     protocols_bytes,
@@ -30,6 +30,7 @@ from braidlog.control.group_member import (
 )
 from braidlog.control.group_roster import GroupRoster
 from braidlog.control.group_settings import GroupSettings
+from braidlog.control.group_state import GroupState
 from braidlog.control.group_subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from braidlog.control.interface import (
     CommitOffsets,
@@ -48,16 +49,6 @@ from braidlog.control.interface import (
 )
 
 
-class GroupState(Enum):
-    """The values are the names that Kafka's clients know."""
-
-    EMPTY = "Empty"
-    PREPARING = "PreparingRebalance"
-    COMPLETING = "CompletingRebalance"
-    STABLE = "Stable"
-    DEAD = "Dead"
-
-
 @dataclass(frozen=True, slots=True)
 class _InitialDelay:
     """The step that the first rebalance of an empty group is waiting out."""
@@ -67,6 +58,8 @@ class _InitialDelay:
 
 
 class GroupMembership:
+    group_type = "classic"
+
     def __init__(self, group_id: str, settings: GroupSettings) -> None:
         self.group_id = group_id
         self.state = GroupState.EMPTY
@@ -196,6 +189,10 @@ class GroupMembership:
         self._restart_session(self._roster[request.member_id], now_s)
         return GroupError.NONE
 
+    def check_fetch(self, _member_id: str | None, _member_epoch: int) -> GroupError:
+        """Whoever asks may see the group's offsets."""
+        return GroupError.NONE
+
     def abandon(self, ticket: int, now_s: float) -> list[Effect]:
         """Nobody waits for this ticket any more: its connection is gone."""
         for member in self._roster:
@@ -250,6 +247,21 @@ class GroupMembership:
         self._unsaved.pop(number)(error, now_s)
         return self._take_effects()
 
+    def snapshot(self) -> SavedGroup:
+        """The group as it is now, for one that takes its members over."""
+        return self._saved_group({member.member_id: member.assignment for member in self._roster})
+
+    def begin_save(self) -> SaveGroup:
+        """Have the group written as it is: it was taken over from the other protocol."""
+        self._save_number += 1
+        self._unsaved[self._save_number] = lambda _error, _now_s: None
+        return SaveGroup(self._save_number, self.snapshot())
+
+    def rebalance(self, now_s: float) -> list[Effect]:
+        """All members have to join again."""
+        self._prepare_rebalance(now_s)
+        return self._take_effects()
+
     def shut_down(self, error: GroupError) -> list[Effect]:
         """Answer all who wait, and forget everything: the group was deleted, or lives elsewhere from now on."""
         for member in self._roster:
@@ -279,6 +291,13 @@ class GroupMembership:
     def uses_consumer_protocol(self) -> bool:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
+    @property
+    def has_readable_subscriptions(self) -> bool:
+        return all(
+            subscribed_topics(chosen_metadata(member.protocols, self.protocol_name)) is not None
+            for member in self._roster
+        )
+
     def is_subscribed(self, topic_name: str | None) -> bool:
         """Whether members read the topic. In doubt (the name or the subscriptions are not known) a consumer does."""
         if self.state is GroupState.EMPTY:
@@ -288,7 +307,7 @@ class GroupMembership:
         return topic_name in self._subscribed_topics
 
     def listing(self) -> GroupListing:
-        return GroupListing(self.group_id, self.protocol_type or "", self.state.value)
+        return GroupListing(self.group_id, self.protocol_type or "", self.state.value, self.group_type)
 
     def describe(self) -> GroupDescription:
         """Metadata and assignments are told only while they belong together."""
@@ -539,11 +558,13 @@ class GroupMembership:
 
     def _save(self, assignments: dict[str, bytes], then: Callable[[GroupError, float], None]) -> None:
         self._save_number += 1
+        self._unsaved[self._save_number] = then
+        self._effects.append(SaveGroup(self._save_number, self._saved_group(assignments)))
+
+    def _saved_group(self, assignments: dict[str, bytes]) -> SavedGroup:
         members = [member.saved(assignments[member.member_id]) for member in self._roster]
         leader = self._roster.leader if members else None
-        group = SavedGroup(self.generation_id, self.protocol_type, self.protocol_name, leader, members)
-        self._unsaved[self._save_number] = then
-        self._effects.append(SaveGroup(self._save_number, group))
+        return SavedGroup(self.generation_id, self.protocol_type, self.protocol_name, leader, members)
 
     # ── members going ─────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,8 +1,26 @@
 """What an operator may choose about consumer groups. Defaults are Kafka's where Kafka has the setting."""
 
 from dataclasses import dataclass
+from enum import Enum
 
 from braidlog.runtime.errors import InvalidSetting
+
+
+class MigrationPolicy(Enum):
+    """Whether a group with members may go over from one protocol to the other. The values are Kafka's."""
+
+    DISABLED = "disabled"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    BIDIRECTIONAL = "bidirectional"
+
+    @property
+    def allows_upgrade(self) -> bool:
+        return self in (MigrationPolicy.UPGRADE, MigrationPolicy.BIDIRECTIONAL)
+
+    @property
+    def allows_downgrade(self) -> bool:
+        return self in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +41,13 @@ class GroupSettings:
     offset_metadata_bytes_max: int = 4_096
     offsets_retention_ms: int = 7 * 24 * 60 * 60 * 1000
     """Counted from the moment the group became empty; without group management, from each commit."""
+    consumer_session_timeout_ms: int = 45_000
+    """Of members whose partitions the coordinator assigns: they do not choose it themselves."""
+    consumer_heartbeat_interval_ms: int = 5_000
+    consumer_members_per_group_max: int = 10_000
+    consumer_assignors: tuple[str, ...] = ("uniform", "range")
+    """The first is for groups whose members name none."""
+    consumer_migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
     unwritten_rows_max: int = 500_000
     """Rows that wait for the metadata store. Beyond it commits are refused, retriably."""
 
@@ -38,3 +63,8 @@ class GroupSettings:
             )
         if self.members_per_group_max < 1 or self.groups_max < 1:
             raise InvalidSetting("no group could have a member", help="group.max.size is 1 or more")
+        if not 0 < self.consumer_heartbeat_interval_ms < self.consumer_session_timeout_ms:
+            raise InvalidSetting(
+                f"a consumer's session of {self.consumer_session_timeout_ms} ms ends before its next heartbeat",
+                help="group.consumer.heartbeat.interval.ms must be below group.consumer.session.timeout.ms",
+            )

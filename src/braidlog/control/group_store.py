@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from braidlog.control.consumer_group import ConsumerChanges
+from braidlog.control.consumer_member import SavedConsumerGroup, SavedConsumerMember
 from braidlog.control.group_member import SavedGroup
 from braidlog.control.metadata import (
     MetadataBusy,
@@ -26,14 +28,23 @@ from braidlog.runtime.errors import ControlUnavailable, Fenced
 
 ROWS_PER_TRANSACTION_MAX = 20_000
 
+_CLASSIC = "classic"
+_CONSUMER = "consumer"
+
 _OUTAGES = (Fenced, MetadataBusy, MetadataDamaged, MetadataFull, MetadataUnavailable)
 """Failures that would meet any other write as well."""
 
 _SAVE_GROUP = (
-    "INSERT INTO consumer_groups (group_id, generation_id, empty_since_ms, state) VALUES (?, ?, ?, ?) "
+    "INSERT INTO consumer_groups (group_id, generation_id, empty_since_ms, state, kind) VALUES (?, ?, ?, ?, ?) "
     "ON CONFLICT (group_id) DO UPDATE SET generation_id = excluded.generation_id, "
-    "empty_since_ms = excluded.empty_since_ms, state = excluded.state"
+    "empty_since_ms = excluded.empty_since_ms, state = excluded.state, kind = excluded.kind"
 )
+_SAVE_MEMBER = (
+    "INSERT INTO consumer_group_members (group_id, member_id, state) VALUES (?, ?, ?) "
+    "ON CONFLICT (group_id, member_id) DO UPDATE SET state = excluded.state"
+)
+_DELETE_MEMBER = "DELETE FROM consumer_group_members WHERE group_id = ? AND member_id = ?"
+_DELETE_MEMBERS = "DELETE FROM consumer_group_members WHERE group_id = ?"
 _SAVE_OFFSET = (
     "INSERT INTO group_offsets "
     "(group_id, topic_id, partition_index, committed_offset, leader_epoch, metadata, committed_ms) "
@@ -64,7 +75,9 @@ OffsetKey = tuple[bytes, int]
 class LoadedGroup:
     group_id: str
     empty_since_ms: int | None
-    group: SavedGroup
+    group: SavedGroup | SavedConsumerGroup
+    members: list[SavedConsumerMember] = field(default_factory=list)
+    """Of a group whose partitions the coordinator assigns. Others have theirs inside."""
 
 
 @dataclass(slots=True)
@@ -79,8 +92,17 @@ class GroupWrite:
         return sum(len(rows) for _, rows in self.statements)
 
     def save_group(self, group_id: str, empty_since_ms: int | None, group: SavedGroup) -> None:
-        state = msgspec.msgpack.encode(group)
-        self.statements.append((_SAVE_GROUP, [(group_id, group.generation_id, empty_since_ms, state)]))
+        row = (group_id, group.generation_id, empty_since_ms, msgspec.msgpack.encode(group), _CLASSIC)
+        self.statements += [(_SAVE_GROUP, [row]), (_DELETE_MEMBERS, [(group_id,)])]
+
+    def save_consumer_group(self, group_id: str, empty_since_ms: int | None, changes: ConsumerChanges) -> None:
+        encode = msgspec.msgpack.encode
+        row = (group_id, changes.group.group_epoch, empty_since_ms, encode(changes.group), _CONSUMER)
+        self.statements += [
+            (_SAVE_GROUP, [row]),
+            (_DELETE_MEMBER, [(group_id, member_id) for member_id in changes.removed]),
+            (_SAVE_MEMBER, [(group_id, member.member_id, encode(member)) for member in changes.members]),
+        ]
 
     def save_offsets(self, group_id: str, offsets: dict[OffsetKey, StoredOffset]) -> None:
         rows: list[Sequence[Value]] = [
@@ -90,7 +112,9 @@ class GroupWrite:
         self.statements.append((_SAVE_OFFSET, rows))
 
     def delete_group(self, group_id: str) -> None:
-        self.statements += [(_DELETE_GROUP, [(group_id,)]), (_DELETE_GROUP_OFFSETS, [(group_id,)])]
+        self.statements += [
+            (statement, [(group_id,)]) for statement in (_DELETE_GROUP, _DELETE_MEMBERS, _DELETE_GROUP_OFFSETS)
+        ]
 
     def delete_offsets(self, group_id: str, keys: Sequence[OffsetKey]) -> None:
         self.statements.append((_DELETE_OFFSET, [(group_id, *key) for key in keys]))
@@ -119,20 +143,30 @@ class GroupStore:
     async def load(self) -> tuple[list[LoadedGroup], dict[str, dict[OffsetKey, StoredOffset]]]:
         """All groups, and all committed offsets by group."""
 
-        def read(transaction: Transaction) -> tuple[list[Row], list[Row]]:
+        def read(transaction: Transaction) -> tuple[list[Row], list[Row], list[Row]]:
             return (
-                transaction.query("SELECT group_id, empty_since_ms, state FROM consumer_groups ORDER BY group_id"),
+                transaction.query(
+                    "SELECT group_id, empty_since_ms, kind, state FROM consumer_groups ORDER BY group_id"
+                ),
+                transaction.query("SELECT group_id, state FROM consumer_group_members ORDER BY group_id, member_id"),
                 transaction.query(
                     "SELECT group_id, topic_id, partition_index, committed_offset, leader_epoch, metadata, "
                     "committed_ms FROM group_offsets ORDER BY group_id, topic_id, partition_index"
                 ),
             )
 
-        group_rows, offset_rows = await self._metadata.read(read)
-        decoder = msgspec.msgpack.Decoder(SavedGroup)
+        group_rows, member_rows, offset_rows = await self._metadata.read(read)
+        decoders: dict[str, msgspec.msgpack.Decoder[SavedGroup] | msgspec.msgpack.Decoder[SavedConsumerGroup]] = {
+            _CLASSIC: msgspec.msgpack.Decoder(SavedGroup),
+            _CONSUMER: msgspec.msgpack.Decoder(SavedConsumerGroup),
+        }
+        member_decoder = msgspec.msgpack.Decoder(SavedConsumerMember)
+        members: dict[str, list[SavedConsumerMember]] = {}
+        for group_id, state in member_rows:
+            members.setdefault(group_id, []).append(member_decoder.decode(state))
         groups = [
-            LoadedGroup(group_id, empty_since_ms, decoder.decode(state))
-            for group_id, empty_since_ms, state in group_rows
+            LoadedGroup(group_id, empty_since_ms, decoders[kind].decode(state), members.get(group_id, []))
+            for group_id, empty_since_ms, kind, state in group_rows
         ]
         offsets: dict[str, dict[OffsetKey, StoredOffset]] = {}
         for group_id, topic_id, partition, offset, leader_epoch, metadata, committed_ms in offset_rows:

@@ -1,37 +1,121 @@
-"""The topics in a consumer's subscription: what members of a `consumer` group send as their protocol metadata.
+"""What members of a `consumer` group send as their protocol metadata, and what their leader sends as assignments.
 
-All versions start the same way: version (int16), then an array (int32 count) of names (int16 length, UTF-8). What
-follows is of no interest here, and members may be newer than this code, so it is not looked at.
+All versions start the same way, and members may be newer than this code, so what follows is not looked at:
+
+    subscription: version i16 │ topics [string] │ user data bytes │ from 1: owned [topic string, partitions [i32]] │ …
+    assignment:   version i16 │ [topic string, partitions [i32]] │ user data bytes │ …
+
+Strings have an i16 length, arrays and bytes an i32 one.
 """
 
 import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
 _INT16 = struct.Struct(">h")
-_HEADER = struct.Struct(">hi")
+_INT32 = struct.Struct(">i")
+
+TopicIndexes = dict[str, list[int]]
+"""Partition indexes by topic name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    version: int
+    topics: frozenset[str]
+    owned: TopicIndexes | None
+    """What the member still has; None where its version does not say."""
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
     """The topic names, or None where the bytes are not a subscription. Never raises: members send what they like."""
-    if len(metadata) < _HEADER.size:
+    try:
+        return _Reader(metadata).topics()[1]
+    except ValueError:
         return None
-    version, count = _HEADER.unpack_from(metadata)
-    position = _HEADER.size
-    # Each name takes two bytes at least: a count beyond that is refused before anything is built from it.
-    if version < 0 or not 0 <= count <= (len(metadata) - position) // _INT16.size:
+
+
+def read_subscription(metadata: bytes) -> Subscription | None:
+    """None where the bytes are not a subscription."""
+    try:
+        reader = _Reader(metadata)
+        version, topics = reader.topics()
+        owned = None
+        if version >= 1:
+            reader.skip_bytes()
+            owned = reader.topic_indexes()
+        return Subscription(version, topics, owned)
+    except ValueError:
         return None
-    topics = set()
-    for _ in range(count):
-        if len(metadata) - position < _INT16.size:
+
+
+def read_assignment(assignment: bytes) -> TopicIndexes | None:
+    """None where the bytes are not an assignment; no bytes are an assignment of nothing."""
+    if not assignment:
+        return {}
+    try:
+        reader = _Reader(assignment)
+        if reader.int16() < 0:
             return None
-        (length,) = _INT16.unpack_from(metadata, position)
-        position += _INT16.size
-        if not 0 <= length <= len(metadata) - position:
-            return None
-        try:
-            topics.add(metadata[position : position + length].decode())
-        except UnicodeDecodeError:
-            return None
-        position += length
-    return frozenset(topics)
+        return reader.topic_indexes()
+    except ValueError:
+        return None
+
+
+def write_assignment(version: int, partitions: Mapping[str, list[int]]) -> bytes:
+    """In a version that the member's own subscription shows it to know."""
+    parts = [_INT16.pack(max(0, min(version, 3))), _INT32.pack(len(partitions))]
+    for topic, indexes in partitions.items():
+        name = topic.encode()
+        parts += (_INT16.pack(len(name)), name, struct.pack(f">i{len(indexes)}i", len(indexes), *indexes))
+    parts.append(_INT32.pack(-1))
+    return b"".join(parts)
+
+
+class _Reader:
+    """Raises ValueError where the bytes end too soon or make no sense."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def topics(self) -> tuple[int, frozenset[str]]:
+        version = self.int16()
+        if version < 0:
+            raise ValueError("negative version")
+        return version, frozenset(self._string() for _ in range(self._count(_INT16.size)))
+
+    def topic_indexes(self) -> TopicIndexes:
+        found: TopicIndexes = {}
+        for _ in range(self._count(_INT16.size + _INT32.size)):
+            topic = self._string()
+            count = self._count(_INT32.size)
+            found.setdefault(topic, []).extend(struct.unpack(f">{count}i", self._take(_INT32.size * count)))
+        return found
+
+    def skip_bytes(self) -> None:
+        self._take(max(self._int32(), 0))
+
+    def int16(self) -> int:
+        return int(_INT16.unpack(self._take(_INT16.size))[0])
+
+    def _int32(self) -> int:
+        return int(_INT32.unpack(self._take(_INT32.size))[0])
+
+    def _count(self, entry_bytes_min: int) -> int:
+        """A count beyond what the rest could hold is refused before anything is built from it."""
+        count = self._int32()
+        if not 0 <= count <= (len(self._data) - self._position) // entry_bytes_min:
+            raise ValueError("impossible count")
+        return count
+
+    def _string(self) -> str:
+        return self._take(self.int16()).decode()
+
+    def _take(self, length: int) -> bytes:
+        if not 0 <= length <= len(self._data) - self._position:
+            raise ValueError("too short")
+        self._position += length
+        return self._data[self._position - length : self._position]

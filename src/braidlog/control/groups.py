@@ -1,4 +1,4 @@
-"""The group coordinator: Kafka's classic consumer groups over the metadata store.
+"""The group coordinator: consumer groups of both of Kafka's protocols over the metadata store.
 
 Each group is a pure state machine; this module gives it time, tickets for requests that wait, and a place to be saved.
 A restarted coordinator goes on with the generation that was saved last: members notice nothing but a late heartbeat.
@@ -10,19 +10,37 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TypeVar
 
-from braidlog.control.group_effects import Effect, JoinAnswered, SyncAnswered, join_error, sync_error
+from braidlog.control.consumer_group import TopicLookup
+from braidlog.control.consumer_member import SavedConsumerGroup
+from braidlog.control.consumer_membership import ConsumerMembership
+from braidlog.control.consumer_requests import Refused, check_heartbeat
+from braidlog.control.group_effects import (
+    Effect,
+    HeartbeatAnswered,
+    JoinAnswered,
+    SaveConsumerGroup,
+    SaveGroup,
+    SyncAnswered,
+    join_error,
+    sync_error,
+)
 from braidlog.control.group_errors import GroupError
-from braidlog.control.group_member import SavedGroup
-from braidlog.control.group_membership import GroupMembership, GroupState
+from braidlog.control.group_membership import GroupMembership
 from braidlog.control.group_offsets import GroupOffsets
 from braidlog.control.group_settings import GroupSettings
+from braidlog.control.group_state import GroupState
 from braidlog.control.group_store import GroupStore, GroupWrite, OffsetKey, StoredOffset
 from braidlog.control.interface import (
     CommitOffsets,
     CommitOffsetsAnswer,
+    ConsumerGroupDescription,
+    ConsumerGroupDescriptions,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer,
     DeleteGroups,
     DeleteOffsets,
     DeleteOffsetsAnswer,
+    DescribeConsumerGroups,
     DescribeGroups,
     FetchOffsets,
     FetchOffsetsAnswer,
@@ -46,18 +64,32 @@ from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
 from braidlog.runtime.errors import ControlUnavailable, Fenced
 
-GROUP_TYPE = "classic"
 MEMBER_NAME_CHARACTERS_MAX = 255
 """Of the client's own name in a member id: with the random part it must fit into a Kafka string."""
 GROUPS_PER_EXPIRY_TURN = 500
 """Expiry looks at so many groups before it lets others have the event loop."""
 
-_Answer = TypeVar("_Answer", JoinAnswer, SyncAnswer)
+_Answer = TypeVar("_Answer", JoinAnswer, SyncAnswer, ConsumerHeartbeatAnswer)
+
+
+class _NoTopics:
+    """For a coordinator that is never asked to assign partitions itself."""
+
+    revision = 0
+
+    def find(self, name: str) -> tuple[bytes, int] | None:
+        return None
+
+    def names(self) -> list[str]:
+        return []
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        return None
 
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    membership: GroupMembership
+    membership: GroupMembership | ConsumerMembership
     empty_since_ms: int | None = None
     timer: asyncio.TimerHandle | None = None
     unwritten_count: int = 0
@@ -77,20 +109,24 @@ class GroupCoordinator:
         settings: GroupSettings,
         topic_exists: Callable[[bytes, int], bool],
         topic_name: Callable[[bytes], str | None] = lambda _topic_id: None,
+        topics: TopicLookup | None = None,
     ) -> None:
-        """`topic_exists` tells whether a partition exists now, `topic_name` what members call a topic that they read.
-        Without names every topic counts as read by an active consumer group, so none of its offsets is deleted."""
+        """`topic_exists` tells whether a partition exists now, `topic_name` what members call a topic that they read,
+        and `topics` which there are to assign. Without names every topic counts as read by an active consumer group,
+        so none of its offsets is deleted."""
         self._store = GroupStore(metadata, settings.unwritten_rows_max)
         self._clock = clock
         self._entropy = entropy
         self._settings = settings
         self._topic_exists = topic_exists
         self._topic_name = topic_name
+        self._topics = topics or _NoTopics()
         self._groups: dict[str, _Group] = {}
         self._offsets = GroupOffsets()
         self._tickets = count(1)
         self._joins: dict[int, asyncio.Future[JoinAnswer]] = {}
         self._syncs: dict[int, asyncio.Future[SyncAnswer]] = {}
+        self._heartbeats: dict[int, asyncio.Future[ConsumerHeartbeatAnswer]] = {}
         self._status = GroupError.COORDINATOR_LOAD_IN_PROGRESS
 
     async def start(self) -> None:
@@ -98,7 +134,13 @@ class GroupCoordinator:
         groups, offsets = await self._store.load()
         now_s = self._clock.monotonic_s()
         for loaded in groups:
-            membership = GroupMembership.restore(loaded.group_id, self._settings, loaded.group, now_s)
+            membership: GroupMembership | ConsumerMembership
+            if isinstance(loaded.group, SavedConsumerGroup):
+                membership = ConsumerMembership.restore(
+                    loaded.group_id, self._settings, self._topics, loaded.group, loaded.members, now_s
+                )
+            else:
+                membership = GroupMembership.restore(loaded.group_id, self._settings, loaded.group, now_s)
             self._groups[loaded.group_id] = _Group(membership, loaded.empty_since_ms)
         self._offsets.load(offsets)
         for group_id in self._offsets.group_ids():
@@ -129,9 +171,12 @@ class GroupCoordinator:
                 group = self._ensure_group(request.group_id)
         if error is not GroupError.NONE or group is None:
             return join_error(request.member_id, error)
+        if isinstance(group.membership, ConsumerMembership) and group.membership.is_deletable:
+            group.membership = GroupMembership(group.group_id, self._settings)
         ticket = next(self._tickets)
         future = self._joins[ticket] = asyncio.get_running_loop().create_future()
-        fresh_member_id = self._new_member_id(group, request)
+        name = request.client_id if request.group_instance_id is None else request.group_instance_id
+        fresh_member_id = self._new_member_id(group, name)
         effects = group.membership.join(ticket, request, fresh_member_id, self._clock.monotonic_s())
         self._settle(group, effects)
         return await self._wait(group, ticket, future, self._joins)
@@ -160,7 +205,25 @@ class GroupCoordinator:
                 error = GroupError.UNKNOWN_MEMBER_ID
             else:
                 error = group.membership.heartbeat(request, self._clock.monotonic_s())
+                self._arm_if_sooner(group)
         return Outcome(error)
+
+    async def heartbeat_consumer(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatAnswer:
+        if self._status is not GroupError.NONE:
+            return ConsumerHeartbeatAnswer(self._status)
+        try:
+            check_heartbeat(request)
+            group = self._consumer_group(request)
+        except Refused as refused:
+            return ConsumerHeartbeatAnswer(refused.error, str(refused))
+        membership = group.membership
+        assert isinstance(membership, ConsumerMembership)
+        ticket = next(self._tickets)
+        future = self._heartbeats[ticket] = asyncio.get_running_loop().create_future()
+        fresh_member_id = request.member_id or self._new_member_id(group, request.client_id)
+        effects = membership.heartbeat_consumer(ticket, request, fresh_member_id, self._clock.monotonic_s())
+        self._settle(group, effects)
+        return await self._wait(group, ticket, future, self._heartbeats)
 
     async def leave_group(self, request: LeaveGroup) -> LeaveAnswer:
         error = self._check_group_id(request.group_id)
@@ -199,9 +262,34 @@ class GroupCoordinator:
             await asyncio.shield(self._write(group, write))
         return CommitOffsetsAnswer(error_codes)
 
+    def check_offsets(self, request: CommitOffsets) -> list[int]:
+        """One code per offset: whether a transaction may commit it for its group."""
+        error = self._check_commit(request)
+        if error is not GroupError.NONE:
+            return [error] * len(request.offsets)
+        return [self._check_offset(each) for each in request.offsets]
+
+    def transaction_offsets(self, offsets: dict[str, dict[OffsetKey, StoredOffset]]) -> GroupWrite:
+        """What a transaction commits, by group, as rows that are written with its decision."""
+
+        def apply() -> None:
+            for group_id, committed in offsets.items():
+                self._ensure_group(group_id)
+                self._offsets.put(group_id, committed)
+
+        write = GroupWrite(apply)
+        for group_id, committed in offsets.items():
+            write.save_offsets(group_id, committed)
+        return write
+
     async def fetch_offsets(self, request: FetchOffsets) -> FetchOffsetsAnswer:
         if self._status is not GroupError.NONE:
             return FetchOffsetsAnswer(self._status, [])
+        group = self._groups.get(request.group_id)
+        if group is not None:
+            error = group.membership.check_fetch(request.member_id, request.member_epoch)
+            if error is not GroupError.NONE:
+                return FetchOffsetsAnswer(error, [])
         return FetchOffsetsAnswer(GroupError.NONE, self._offsets.fetch(request.group_id, request.partitions))
 
     async def delete_offsets(self, request: DeleteOffsets) -> DeleteOffsetsAnswer:
@@ -271,24 +359,45 @@ class GroupCoordinator:
         if self._status is not GroupError.NONE:
             raise ControlUnavailable("the consumer groups are not loaded", help="Retry in a moment.")
         states = {state.lower() for state in request.states}
-        if request.types and GROUP_TYPE not in {group_type.lower() for group_type in request.types}:
-            return GroupListings([])
+        types = {group_type.lower() for group_type in request.types}
         listings = (group.membership.listing() for group in self._groups.values())
-        return GroupListings([listing for listing in listings if not states or listing.state.lower() in states])
+        return GroupListings(
+            [
+                listing
+                for listing in listings
+                if (not states or listing.state.lower() in states) and (not types or listing.group_type in types)
+            ]
+        )
 
     async def describe_groups(self, request: DescribeGroups) -> GroupDescriptions:
-        """A group that is not there is Dead, with GROUP_ID_NOT_FOUND (which DescribeGroups before 6 does not tell)."""
+        """A group that is not there is Dead, with GROUP_ID_NOT_FOUND (which DescribeGroups before 6 does not tell).
+        So is one of the newer protocol, which has a description of its own."""
         descriptions = []
         for group_id in request.group_ids:
             group = self._groups.get(group_id)
             if self._status is not GroupError.NONE:
                 descriptions.append(GroupDescription(self._status, group_id, "", "", "", []))
-            elif group is None:
+            elif group is None or isinstance(group.membership, ConsumerMembership):
                 code = GroupError.GROUP_ID_NOT_FOUND
                 descriptions.append(GroupDescription(code, group_id, GroupState.DEAD.value, "", "", []))
             else:
                 descriptions.append(group.membership.describe())
         return GroupDescriptions(descriptions)
+
+    async def describe_consumer_groups(self, request: DescribeConsumerGroups) -> ConsumerGroupDescriptions:
+        descriptions = []
+        for group_id in request.group_ids:
+            group = self._groups.get(group_id)
+            if self._status is not GroupError.NONE:
+                descriptions.append(ConsumerGroupDescription(self._status, group_id))
+            elif group is None or not isinstance(group.membership, ConsumerMembership):
+                message = (
+                    f"Group {group_id} not found." if group is None else f"Group {group_id} is not a consumer group."
+                )
+                descriptions.append(ConsumerGroupDescription(GroupError.GROUP_ID_NOT_FOUND, group_id, message))
+            else:
+                descriptions.append(group.membership.describe_consumer())
+        return ConsumerGroupDescriptions(descriptions)
 
     async def delete_groups(self, request: DeleteGroups) -> GroupOutcomes:
         error_codes: list[int] = []
@@ -345,8 +454,7 @@ class GroupCoordinator:
             group = self._groups[group_id] = _Group(GroupMembership(group_id, self._settings))
         return group
 
-    def _new_member_id(self, group: _Group, request: JoinGroup) -> str:
-        name = request.client_id if request.group_instance_id is None else request.group_instance_id
+    def _new_member_id(self, group: _Group, name: str) -> str:
         while True:
             member_id = f"{name[:MEMBER_NAME_CHARACTERS_MAX]}-{self._entropy.uuid()}"
             # A seeded source starts over with the process, but the members that it named before may still be there.
@@ -370,15 +478,25 @@ class GroupCoordinator:
                 _resolve(self._joins, effect.ticket, effect.answer)
             elif isinstance(effect, SyncAnswered):
                 _resolve(self._syncs, effect.ticket, effect.answer)
+            elif isinstance(effect, HeartbeatAnswered):
+                _resolve(self._heartbeats, effect.ticket, effect.answer)
             else:
-                self._save(group, effect.number, effect.group)
+                self._save(group, effect)
+        self._downgrade_if_due(group)
         is_unused = group.membership.is_vacant and not self._offsets.count(group.group_id)
         if is_unused and not group.unwritten_count and self._groups.get(group.group_id) is group:
             del self._groups[group.group_id]
         self._arm(group)
 
-    def _save(self, group: _Group, number: int, saved: SavedGroup) -> None:
-        group.empty_since_ms = None if saved.members else self._clock.wall_ms()
+    def _save(self, group: _Group, effect: SaveGroup | SaveConsumerGroup) -> None:
+        membership = group.membership
+        write = GroupWrite(lambda: None)
+        if isinstance(effect, SaveGroup):
+            group.empty_since_ms = None if effect.group.members else self._clock.wall_ms()
+            write.save_group(group.group_id, group.empty_since_ms, effect.group)
+        else:
+            group.empty_since_ms = self._clock.wall_ms() if effect.changes.is_empty else None
+            write.save_consumer_group(group.group_id, group.empty_since_ms, effect.changes)
 
         def done(future: asyncio.Future[None]) -> None:
             failure = future.exception()
@@ -388,11 +506,65 @@ class GroupCoordinator:
                 error = GroupError.NOT_COORDINATOR
             else:
                 error = GroupError.COORDINATOR_NOT_AVAILABLE
-            self._settle(group, group.membership.saved(number, error, self._clock.monotonic_s()))
+            # The group may have gone over to the other protocol meanwhile: who asked then still waits for an answer.
+            self._settle(group, membership.saved(effect.number, error, self._clock.monotonic_s()))
 
-        write = GroupWrite(lambda: None)
-        write.save_group(group.group_id, group.empty_since_ms, saved)
         self._write(group, write).add_done_callback(done)
+
+    # ── from one protocol to the other ────────────────────────────────────────────────────────────────────────────
+
+    def _consumer_group(self, request: ConsumerHeartbeat) -> _Group:
+        """The group that the heartbeat is for; a classic one goes over to the newer protocol where it can."""
+        group_id = request.group_id
+        group = self._groups.get(group_id)
+        if request.member_epoch == 0 and "\0" not in group_id:
+            if group is None:
+                if len(self._groups) >= self._settings.groups_max:
+                    raise Refused(GroupError.POLICY_VIOLATION, "There are too many groups.")
+                group = self._groups[group_id] = _Group(self._new_consumer_membership(group_id))
+            elif isinstance(group.membership, GroupMembership):
+                self._upgrade_if_allowed(group, group.membership)
+        if group is None:
+            raise Refused(GroupError.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
+        if not isinstance(group.membership, ConsumerMembership):
+            raise Refused(GroupError.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+        return group
+
+    def _new_consumer_membership(self, group_id: str) -> ConsumerMembership:
+        return ConsumerMembership(group_id, self._settings, self._topics)
+
+    def _upgrade_if_allowed(self, group: _Group, classic: GroupMembership) -> None:
+        if classic.is_deletable:
+            group.membership = self._new_consumer_membership(group.group_id)
+            return
+        saved = classic.snapshot()
+        if (
+            not self._settings.consumer_migration_policy.allows_upgrade
+            or not classic.uses_consumer_protocol
+            or not classic.has_readable_subscriptions
+            or len(saved.members) > self._settings.consumer_members_per_group_max
+        ):
+            return
+        # Those who wait for the rebalance that was under way join again, and meet the new protocol's coordinator.
+        self._settle(group, classic.shut_down(GroupError.REBALANCE_IN_PROGRESS))
+        self._groups[group.group_id] = group
+        consumer = self._new_consumer_membership(group.group_id)
+        consumer.adopt_classic(saved, self._clock.monotonic_s())
+        group.membership = consumer
+
+    def _downgrade_if_due(self, group: _Group) -> None:
+        consumer = group.membership
+        if (
+            not isinstance(consumer, ConsumerMembership)
+            or not consumer.is_all_classic
+            or not self._settings.consumer_migration_policy.allows_downgrade
+        ):
+            return
+        now_s = self._clock.monotonic_s()
+        classic = GroupMembership.restore(group.group_id, self._settings, consumer.as_classic(), now_s)
+        group.membership = classic
+        self._save(group, classic.begin_save())
+        self._settle(group, classic.rebalance(now_s))
 
     def _write(self, group: _Group, write: GroupWrite) -> asyncio.Future[None]:
         group.unwritten_count += 1
@@ -459,6 +631,10 @@ class GroupCoordinator:
                 return
             group.timer.cancel()
         group.timer = loop.call_later(delay_s, self._advance, group)
+
+    def _arm_if_sooner(self, group: _Group) -> None:
+        if isinstance(group.membership, ConsumerMembership):  # its heartbeats may set a deadline
+            self._arm(group)
 
     def _advance(self, group: _Group) -> None:
         group.timer = None

@@ -8,6 +8,8 @@ import structlog
 
 from braidlog.control.agents import AgentRegistry
 from braidlog.control.catalog import Catalog
+from braidlog.control.catalog_topics import CatalogTopics
+from braidlog.control.counters import NumberBlocks
 from braidlog.control.epochs import WriteEpochs
 from braidlog.control.extent_index import ExtentIndex
 from braidlog.control.feed import Feed
@@ -27,6 +29,12 @@ from braidlog.control.interface import (
     CreateTopics,
     DeletedRecords,
     DeleteGroups,
+    CommitTransactionOffsets,
+    CompactionRequested,
+    CompleteJob,
+    ConsumerGroupDescriptions,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer,
     DeleteOffsets,
     DeleteOffsetsAnswer,
     DeleteRecords,
@@ -35,6 +43,7 @@ from braidlog.control.interface import (
     Done,
     FeedPage,
     FeedRequest,
+    DescribeConsumerGroups,
     FetchOffsets,
     FetchOffsetsAnswer,
     FindExtents,
@@ -151,6 +160,28 @@ class ControlService:
             self.feed,
             clock,
             heartbeat_interval_s=settings.heartbeat_interval_s,
+        self.groups = GroupCoordinator(
+            metadata,
+            clock,
+            self._entropy.fork(f"groups/{epoch}"),
+            settings.groups,
+            self._partition_exists,
+            self._topic_name,
+            CatalogTopics(self.catalog),
+        )
+        numbers = NumberBlocks(metadata, "object_number", _OBJECT_NUMBER_BLOCK)
+        self.transactions = Transactions(
+            metadata=metadata,
+            turn=turn,
+            catalog=self.catalog,
+            producers=self.producers,
+            recent=self.recent,
+            numbers=numbers,
+            groups=self.groups,
+            feed=self.feed,
+            clock=clock,
+            settings=settings.transactions,
+        )
             session_timeout_s=settings.session_timeout_s,
         )
         self.retention = Retention(
@@ -403,3 +434,13 @@ class ControlService:
 
     async def delete_groups(self, request: DeleteGroups, *, timeout_s: float | None = None) -> GroupOutcomes:
         return await self._within(timeout_s, self.groups.delete_groups(request), change=True)
+
+    async def heartbeat_consumer(
+        self, request: ConsumerHeartbeat, *, timeout_s: float | None = None
+    ) -> ConsumerHeartbeatAnswer:
+        return await self._within(timeout_s, self.groups.heartbeat_consumer(request))
+
+    async def describe_consumer_groups(
+        self, request: DescribeConsumerGroups, *, timeout_s: float | None = None
+    ) -> ConsumerGroupDescriptions:
+        return await self._within(timeout_s, self.groups.describe_consumer_groups(request))

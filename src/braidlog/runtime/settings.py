@@ -169,6 +169,14 @@ class ControlPlaneSettings(CommonSettings):
     agent_session_timeout_s: Seconds = Field(10.0, ge=1, le=3_600, examples=["10s"])
     """An agent that was not heard of for so long is no longer named to clients."""
     sweep_grace_s: Seconds = Field(3_600.0, ge=5, examples=["1h"])
+    group_consumer_session_timeout_ms: Milliseconds = Field(45_000, ge=100, le=1_800_000, examples=["45s"])
+    """After this without a heartbeat a member of a group with group.protocol=consumer is gone."""
+    group_consumer_heartbeat_interval_ms: Milliseconds = Field(5_000, ge=10, le=600_000, examples=["5s"])
+    """How often such members are asked to be heard of."""
+    group_consumer_migration_policy: Literal["disabled", "upgrade", "downgrade", "bidirectional"] = Field(
+        "bidirectional", examples=["bidirectional"]
+    )
+    """Whether groups go over from the classic to the consumer protocol, and back, while they have members."""
     """How long an upload may take to be sequenced. Then it never will be, and what is left of it is deleted."""
     sweep_interval_s: Seconds = Field(60.0, ge=0.1, le=86_400, examples=["60s"])
     """How often objects that nothing refers to are looked for; at least once in a write epoch."""
@@ -268,6 +276,12 @@ def _check_together(agent: AgentSettings, control: ControlPlaneSettings) -> None
             f"group_min_session_timeout_ms={control.group_min_session_timeout_ms} is above "
             f"group_max_session_timeout_ms={control.group_max_session_timeout_ms}",
             help="Lower the one or raise the other.",
+    if control.group_consumer_heartbeat_interval_ms >= control.group_consumer_session_timeout_ms:
+        raise InvalidSetting(
+            f"group_consumer_session_timeout_ms={control.group_consumer_session_timeout_ms} is over before the next "
+            f"heartbeat, after group_consumer_heartbeat_interval_ms={control.group_consumer_heartbeat_interval_ms}",
+            help="Make the session at least three heartbeats long.",
+        )
         )
 
 

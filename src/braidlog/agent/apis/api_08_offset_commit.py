@@ -69,6 +69,7 @@ async def _commit(request: Any, offsets: list[OffsetToCommit], context: RequestC
         member_id=request.member_id,
         group_instance_id=getattr(request, "group_instance_id", None),
         offsets=offsets,
+        knows_member_epochs=context.version >= 9,
     )
     try:
         answer = await context.agent.control.commit_offsets(commit, timeout_s=GROUP_CALL_TIMEOUT_S)

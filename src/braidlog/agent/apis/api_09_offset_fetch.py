@@ -43,7 +43,8 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 async def _group(group: Any, context: RequestContext) -> Any:
-    code, topics = await _fetch(str(group.group_id), group.topics, context)
+    member_id, member_epoch = getattr(group, "member_id", None), getattr(group, "member_epoch", -1)
+    code, topics = await _fetch(str(group.group_id), group.topics, context, member_id, member_epoch)
     return context.answer(
         "OffsetFetchResponseGroup",
         group_id=group.group_id,
@@ -73,9 +74,15 @@ def _topics(topics: _ByTopic, topic_class: str, partition_class: str, context: R
     )
 
 
-async def _fetch(group_id: str, topics: Iterable[Any] | None, context: RequestContext) -> tuple[ErrorCode, _ByTopic]:
+async def _fetch(
+    group_id: str,
+    topics: Iterable[Any] | None,
+    context: RequestContext,
+    member_id: str | None = None,
+    member_epoch: int = -1,
+) -> tuple[ErrorCode, _ByTopic]:
     if topics is None:
-        answer = await _ask(FetchOffsets(group_id, None), context)
+        answer = await _ask(FetchOffsets(group_id, None, member_id=member_id, member_epoch=member_epoch), context)
         return ErrorCode(answer.error_code), _all_topics(answer, context)
     view = context.agent.view
     partitions: list[tuple[bytes, int]] = []
@@ -83,7 +90,8 @@ async def _fetch(group_id: str, topics: Iterable[Any] | None, context: RequestCo
         if (known := topic_of(view, topic)) is not None:
             partitions += [(known.info.topic_id, index) for index in topic.partition_indexes]
     # Asked even for nothing: the answer also says how the group is.
-    answer = await _ask(FetchOffsets(group_id, partitions), context)
+    asked = FetchOffsets(group_id, partitions, member_id=member_id, member_epoch=member_epoch)
+    answer = await _ask(asked, context)
     found = {(committed.topic_id, committed.partition): committed for committed in answer.offsets}
     code = ErrorCode(answer.error_code)
     # Version 1 has no code of its own for the group.

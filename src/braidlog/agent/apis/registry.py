@@ -27,6 +27,8 @@ from braidlog.agent.apis import (
     api_44_incremental_alter_configs,
     api_47_offset_delete,
     api_60_describe_cluster,
+    api_68_consumer_group_heartbeat,
+    api_69_consumer_group_describe,
     api_74_list_config_resources,
     api_75_describe_topic_partitions,
 )
@@ -65,6 +67,8 @@ COLD_APIS: dict[int, ColdApi] = {
         api_44_incremental_alter_configs,
         api_47_offset_delete,
         api_60_describe_cluster,
+        api_68_consumer_group_heartbeat,
+        api_69_consumer_group_describe,
         api_74_list_config_resources,
         api_75_describe_topic_partitions,
     )

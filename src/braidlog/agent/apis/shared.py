@@ -93,3 +93,7 @@ def duplicates(names: list[str]) -> set[str]:
 
 def milliseconds(duration: timedelta) -> int:
     return duration // timedelta(milliseconds=1)
+
+
+def duration_of(duration_ms: int) -> i32Timedelta:
+    return i32Timedelta.parse(timedelta(milliseconds=duration_ms))

@@ -31,6 +31,15 @@ from braidlog.control.interface.catalog import (
     TopicRef,
 )
 from braidlog.control.interface.feed import (
+from braidlog.control.interface.consumer_groups import (
+    ConsumerGroupDescription,
+    ConsumerGroupDescriptions,
+    ConsumerGroupPlane,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer,
+    ConsumerMemberDescription,
+    DescribeConsumerGroups,
+)
     AbortedRange,
     AgentChanged,
     AgentInfo,
@@ -195,6 +204,12 @@ __all__ = [
     "JoinAnswer",
     "JoinGroup",
     "JoinMember",
+    "ConsumerGroupDescription",
+    "ConsumerGroupDescriptions",
+    "ConsumerGroupPlane",
+    "ConsumerHeartbeat",
+    "ConsumerHeartbeatAnswer",
+    "ConsumerMemberDescription",
     "JoinProtocol",
     "LeaseWriteEpoch",
     "LeaveAnswer",
@@ -204,6 +219,7 @@ __all__ = [
     "ListTransactions",
     "LogPlane",
     "MemberDescription",
+    "DescribeConsumerGroups",
     "Message",
     "NewTopic",
     "ObjectSequenced",
@@ -242,7 +258,19 @@ __all__ = [
 ]
 
 
-class ControlPlane(FeedPlane, AgentPlane, CatalogPlane, LogPlane, ProducerPlane, GroupPlane, WriterPlane, Protocol):
+class ControlPlane(
+    FeedPlane,
+    AgentPlane,
+    CatalogPlane,
+    LogPlane,
+    ProducerPlane,
+    GroupPlane,
+    ConsumerGroupPlane,
+    WriterPlane,
+    TransactionPlane,
+    JobPlane,
+    Protocol,
+):
     """All calls. `timeout_s` is a deadline for the answer: `DeadlineExceeded` after it, `ControlUnavailable` where the
     call did not get there at all. Embedded, the deadline holds too."""
 

@@ -107,6 +107,8 @@ class CommitOffsets(Message, frozen=True):
     member_id: str
     group_instance_id: str | None
     offsets: list[OffsetToCommit]
+    knows_member_epochs: bool = True
+    """OffsetCommit 9 and later. Before, `generation_id` cannot have been meant as a member epoch."""
 
 
 class CommitOffsetsAnswer(Message, frozen=True):
@@ -122,6 +124,9 @@ class FetchOffsets(Message, frozen=True):
     partitions: list[tuple[bytes, int]] | None
     require_stable: bool = False
     """Where a transaction that is still open commits an offset, say so instead of what was committed before."""
+    member_id: str | None = None
+    """OffsetFetch 9 and later: who asks, if it is a member that the coordinator assigns partitions to."""
+    member_epoch: int = -1
 
 
 class CommittedOffset(Message, frozen=True):
