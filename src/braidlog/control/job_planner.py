@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
+from braidlog.compaction.due import DueReason, DueSettings, cleanable_end_offset, is_due, partition_facts
 from braidlog.control.catalog import Catalog
 from braidlog.control.error_codes import ErrorCode
 from braidlog.control.interface import (
@@ -35,7 +37,7 @@ _COMPACTED_EXTENTS_MAX = 20_000
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """An extent in the index, with what is known of its object."""
+    """An extent in the index, with what is known of its object. Records without a timestamp are as old as that."""
 
     extent: IndexedExtent
     object: StoredObject | None
@@ -43,13 +45,24 @@ class _Found:
     committed_ms: int
 
     @property
-    def newest_ms(self) -> int:
-        """Records without a timestamp are as old as their object's commit."""
-        return self.extent.timestamp_ms_max if self.extent.timestamp_ms_max >= 0 else self.committed_ms
+    def base_offset(self) -> int:
+        return self.extent.base_offset
 
     @property
-    def oldest_ms(self) -> int:
+    def end_offset(self) -> int:
+        return self.extent.end_offset
+
+    @property
+    def length(self) -> int:
+        return self.extent.length
+
+    @property
+    def timestamp_ms_min(self) -> int:
         return self.extent.timestamp_ms_min if self.extent.timestamp_ms_min >= 0 else self.committed_ms
+
+    @property
+    def timestamp_ms_max(self) -> int:
+        return self.extent.timestamp_ms_max if self.extent.timestamp_ms_max >= 0 else self.committed_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +155,14 @@ class JobPlanner:
         if not is_forced and not await self._is_worth_a_look(state, end_offset, now_ms):
             return None
         known, found, generation, aborted = await self._metadata.read(search)
-        if settings.min_compaction_lag_ms > 0:
-            found = _older_than(found, now_ms - settings.min_compaction_lag_ms)
+        due = DueSettings(
+            settings.min_cleanable_dirty_ratio, settings.min_compaction_lag_ms, settings.max_compaction_lag_ms
+        )
+        cleanable_end = cleanable_end_offset(found, stable_offset=end_offset, settings=due, now_ms=now_ms)
+        found = [each for each in found if each.end_offset <= cleanable_end]
         if not found or len(found) > _COMPACTED_EXTENTS_MAX:
             return None
-        if not self._is_due(known, found, settings, now_ms, is_forced=is_forced):
+        if not self._is_due(known, found, due, now_ms, is_forced=is_forced):
             return None
         extents = [each.extent for each in found]
         terms = CompactionTerms(
@@ -178,21 +194,23 @@ class JobPlanner:
         return await self._metadata.read(look)
 
     def _is_due(
-        self, known: _Compacted, found: Sequence[_Found], settings: TopicSettings, now_ms: int, *, is_forced: bool
+        self, known: _Compacted, found: Sequence[_Found], due: DueSettings, now_ms: int, *, is_forced: bool
     ) -> bool:
-        dirty = [each for each in found if each.extent.end_offset > known.clean_end_offset]
-        dirty_bytes = sum(each.extent.length for each in dirty)
-        tombstones_due = known.tombstones_due_ms is not None and known.tombstones_due_ms <= now_ms
-        if tombstones_due:
-            return True
-        if not dirty:
-            return False
-        if is_forced or min(each.oldest_ms for each in dirty) < now_ms - settings.max_compaction_lag_ms:
-            return True
-        if dirty_bytes < settings.min_cleanable_dirty_ratio * sum(each.extent.length for each in found):
-            return False
-        waited_ms = now_ms - max(known.compacted_ms, min(each.committed_ms for each in dirty))
-        is_enough = dirty_bytes >= self._settings.compaction_bytes_min
+        facts = partition_facts(
+            found,
+            clean_end_offset=known.clean_end_offset,
+            cleanable_end_offset=found[-1].end_offset,
+            tombstones_due_ms=known.tombstones_due_ms,
+        )
+        reason = is_due(facts, due, now_ms)
+        if is_forced:
+            return facts.dirty_bytes > 0 or reason is not None
+        if reason is not DueReason.DIRTY_RATIO:
+            return reason is not None
+        # Many small changes would otherwise rewrite a small partition all the time.
+        dirty_since_ms = min(each.committed_ms for each in found if each.end_offset > known.clean_end_offset)
+        waited_ms = now_ms - max(known.compacted_ms, dirty_since_ms)
+        is_enough = facts.dirty_bytes >= self._settings.compaction_bytes_min
         return is_enough or waited_ms >= self._settings.compaction_interval_s * 1000
 
     # ── merging ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -223,7 +241,8 @@ class JobPlanner:
                 )
             )
             name = self._catalog.topics[state.topic_id].info.name
-            old_enough = [each for each in found if each.committed_ms <= before_ms]
+            # Up to the first that is too young: what is left out of the middle would not be neighbours any more.
+            old_enough = list(takewhile(lambda each: each.committed_ms <= before_ms, found))
             for run in _runs(old_enough, settings, known.clean_end_offset):
                 packing.add(state, generation, run, f"{name}/{state.index}")
         return packing.finish()
@@ -288,14 +307,6 @@ def _runs(found: list[_Found], settings: JobSettings, border_offset: int) -> Ite
         runs = merge_runs(lengths, target_bytes=settings.merge_target_bytes, fan_in=settings.merge_fan_in)
         for start, end in runs:
             yield part[start:end]
-
-
-def _older_than(found: list[_Found], before_ms: int) -> list[_Found]:
-    """Up to the first extent that has something newer."""
-    for count, each in enumerate(found):
-        if each.newest_ms > before_ms:
-            return found[:count]
-    return found
 
 
 def _objects(found: Iterable[_Found]) -> list[StoredObject]:

@@ -304,7 +304,7 @@ class JobBoard:
 
         def write(tx: Transaction) -> None:
             write_swap(tx, swap, numbers, now_ms)
-            write_compaction(tx, job.task, request.tombstones_due_ms)
+            write_compaction(tx, job.task, request)
             tx.execute(
                 "UPDATE jobs SET state = ?, task = NULL, listing = ? WHERE job_id = ?",
                 (DONE, _encode(listing), job.job_id),

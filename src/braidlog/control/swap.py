@@ -235,12 +235,14 @@ def _extent_row(partition_id: int, new: NewExtent, entry: ExtentEntry, numbers: 
     )
 
 
-def write_compaction(tx: Transaction, task: JobTask, tombstones_due_ms: int) -> None:
+def write_compaction(tx: Transaction, task: JobTask, request: CompleteJob) -> None:
     """Remember how far a partition is clean now. It never goes back."""
     if task.kind != COMPACT or task.compaction is None:
         return
     [partition] = task.partitions
     end_offset = partition.extents[-1].end_offset
+    if request.clean_end_offset >= 0:
+        end_offset = min(end_offset, request.clean_end_offset)
     tx.execute(
         "INSERT INTO partition_compactions (partition_id, clean_end_offset, compacted_ms, tombstones_due_ms)"
         " VALUES (?, ?, ?, ?) ON CONFLICT (partition_id) DO UPDATE SET clean_end_offset ="
@@ -251,6 +253,6 @@ def write_compaction(tx: Transaction, task: JobTask, tombstones_due_ms: int) -> 
             partition.partition_id,
             end_offset,
             task.compaction.now_ms,
-            tombstones_due_ms if tombstones_due_ms >= 0 else None,
+            request.tombstones_due_ms if request.tombstones_due_ms >= 0 else None,
         ),
     )

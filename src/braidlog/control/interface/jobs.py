@@ -121,6 +121,8 @@ class CompleteJob(Message, frozen=True):
     replacements: list[Replacement]
     tombstones_due_ms: int = -1
     """When the next of the tombstones that a compaction has kept may go; -1: it has kept none."""
+    clean_end_offset: int = -1
+    """How far the partition is compacted now; -1: to the end of the job's extents."""
 
 
 class JobVerdict(Message, frozen=True):

@@ -1,0 +1,159 @@
+"""What a job writes: extents gathered into objects, uploaded, and reported as replacements."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from braidlog.control.interface import JobPartition, NewExtent, NewObject, Replacement
+from braidlog.objects.format import encode_footer, encode_trailer
+from braidlog.objects.keys import data_key
+from braidlog.objects.layout import KAFKA_BATCHES, BatchEntry, ExtentEntry, Footer
+from braidlog.objects.store import Bytes, Store
+from braidlog.records.batch import BatchHeader, TimestampType
+from braidlog.runtime.clock import Clock
+from braidlog.runtime.entropy import Entropy
+from braidlog.runtime.limits import BATCHES_PER_OBJECT_MAX, OBJECT_BYTES_MAX
+
+
+@dataclass(slots=True, eq=False)
+class Completion:
+    """What a worker reports of a job that it has done."""
+
+    objects: list[NewObject] = field(default_factory=list)
+    replacements: list[Replacement] = field(default_factory=list)
+    tombstones_due_ms: int = -1
+    clean_end_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ExtentPart:
+    """Whole batches of a partition, with their offsets written into them, that cover [base_offset, end_offset)."""
+
+    base_offset: int
+    end_offset: int
+    data: Bytes
+    batches: Sequence[BatchEntry]
+    timestamp_ms_min: int
+    timestamp_ms_max: int
+
+
+def batch_entry(header: BatchHeader) -> BatchEntry:
+    return BatchEntry(
+        header.total_bytes,
+        header.offset_count,
+        header.attributes,
+        header.timestamp_ms_highest,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+    )
+
+
+def lowest_ms(header: BatchHeader) -> int:
+    """Where the base timestamp is no record's, the highest one is the best that is known."""
+    is_own = not header.has_delete_horizon and header.timestamp_type is TimestampType.CREATE
+    return header.timestamp_ms_base if is_own else header.timestamp_ms_max
+
+
+@dataclass(slots=True, eq=False)
+class _OpenExtent:
+    partition: JobPartition
+    parts: list[ExtentPart] = field(default_factory=list)
+
+    def entry(self, position: int) -> ExtentEntry:
+        batches = [batch for part in self.parts for batch in part.batches]
+        return ExtentEntry(
+            self.partition.topic_id,
+            self.partition.index,
+            position,
+            sum(len(part.data) for part in self.parts),
+            sum(batch.offset_count for batch in batches),
+            min(part.timestamp_ms_min for part in self.parts),
+            max(part.timestamp_ms_max for part in self.parts),
+            KAFKA_BATCHES,
+            batches,
+        )
+
+
+class JobOutput:
+    """Takes the parts of one replacement after another, partitions in the order of topic id and index.
+
+    An object is closed, and uploaded, when the next part would take it past its target. Nothing of it can be seen
+    before the swap, so whatever happens to the worker leaves orphans and nothing else.
+    """
+
+    def __init__(self, store: Store, clock: Clock, entropy: Entropy, *, write_epoch: int, target_bytes: int) -> None:
+        self._store = store
+        self._clock = clock
+        self._entropy = entropy
+        self._write_epoch = write_epoch
+        self._target_bytes = target_bytes
+        # Every attempt has a name of its own, so no two of them ever write the same object.
+        self._incarnation = f"job-{entropy.token(8).hex()}"
+        self._extents: list[_OpenExtent] = []
+        self._size_bytes = 0
+        self._batch_count = 0
+        self._replacing: list[NewExtent] = []
+        self._next_base_offset = 0
+        self.completion = Completion()
+
+    def begin(self, partition: JobPartition, base_offset: int) -> None:
+        """From here on parts replace the partition's extents from `base_offset` on."""
+        self._replacing = []
+        self._next_base_offset = base_offset
+        self._open(partition)
+
+    async def add(self, part: ExtentPart) -> None:
+        extent = self._extents[-1]
+        is_full = self._size_bytes + len(part.data) > self._target_bytes and self._size_bytes > 0
+        if is_full or self._batch_count + len(part.batches) > BATCHES_PER_OBJECT_MAX:
+            self._close_extent()
+            await self.flush()
+            self._open(extent.partition)
+        self._extents[-1].parts.append(part)
+        self._size_bytes += len(part.data)
+        self._batch_count += len(part.batches)
+
+    def end(self, end_offset: int) -> None:
+        """The replacement covers everything up to here."""
+        partition = self._extents[-1].partition
+        base_offset = self._replacing[0].base_offset if self._replacing else self._next_base_offset
+        self._close_extent(end_offset)
+        self.completion.replacements.append(
+            Replacement(partition.partition_id, base_offset, end_offset, self._replacing)
+        )
+
+    def _open(self, partition: JobPartition) -> None:
+        self._extents.append(_OpenExtent(partition))
+
+    def _close_extent(self, end_offset: int | None = None) -> None:
+        """The open extent takes the place of everything since the one before it."""
+        parts = self._extents[-1].parts
+        if not parts:
+            self._extents.pop()
+            return
+        if end_offset is None:
+            end_offset = parts[-1].end_offset
+        self._replacing.append(NewExtent(self._next_base_offset, end_offset, len(self.completion.objects)))
+        self._next_base_offset = end_offset
+
+    async def flush(self) -> None:
+        """Upload what there is as one object."""
+        if not self._extents:
+            return
+        entries: list[ExtentEntry] = []
+        pieces: list[Bytes] = []
+        position = 0
+        for extent in self._extents:
+            entry = extent.entry(position)
+            entries.append(entry)
+            pieces.extend(part.data for part in extent.parts)
+            position += entry.length
+        nonce = self._entropy.token(16)
+        footer = encode_footer(Footer(nonce, self._write_epoch, self._incarnation, self._clock.wall_ms(), "", entries))
+        pieces += [footer, encode_trailer(footer, nonce)]
+        whole = b"".join(pieces)
+        assert position <= OBJECT_BYTES_MAX, "an object is closed before it is too large"
+        key = data_key(self._write_epoch, self._incarnation, len(self.completion.objects))
+        await self._store.put(key, whole)
+        self.completion.objects.append(NewObject(key, len(whole), footer))
+        self._extents, self._size_bytes, self._batch_count = [], 0, 0

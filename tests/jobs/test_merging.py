@@ -1,0 +1,195 @@
+"""Merging, from planning to the swap: nothing is lost, nothing moves, and who loses a race changes nothing."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.control.driver import Plane, create_topic
+from tests.jobs.driver import JOBS, Writer, read_all, start, work_off, worker
+
+from braidlog.control.executor import run_task
+from braidlog.control.interface import (
+    DONE,
+    FAILED,
+    MERGE,
+    RUNNING,
+    WAITING,
+    CompleteJob,
+    DeleteRecords,
+    FindExtents,
+    HeartbeatJob,
+    ListJobs,
+    TakeJob,
+    TopicInfo,
+)
+from braidlog.runtime.entropy import SeededEntropy
+
+
+@pytest.fixture
+async def plane(tmp_path: Path) -> AsyncIterator[Plane]:
+    plane = await start(f"sqlite://{tmp_path}/metadata.db")
+    yield plane
+    await plane.service.close()
+
+
+async def backlog(plane: Plane, objects: int = 20, partitions: int = 3) -> TopicInfo:
+    topic = await create_topic(plane.service, "events", partitions)
+    writer = Writer(plane)
+    for number in range(objects):
+        await writer.write(
+            topic, {at: [(b"k", f"{number}/{at}/{n}".encode()) for n in range(1 + at)] for at in range(partitions)}
+        )
+    return topic
+
+
+async def extents(plane: Plane, topic: TopicInfo, partition: int) -> list[tuple[int, int, int]]:
+    found = await plane.service.find_extents(FindExtents(topic.partition_ids[partition], 0, 1 << 30))
+    return [(extent.base_offset, extent.end_offset, extent.object_number) for extent in found.extents]
+
+
+async def test_small_extents_become_one_and_nothing_else_changes(plane: Plane) -> None:
+    topic = await backlog(plane)
+    before = [await read_all(plane, topic, partition) for partition in range(3)]
+    size_bytes = [plane.service.catalog.partitions[each].size_bytes for each in topic.partition_ids]
+    assert await work_off(plane) == 1
+    for partition in range(3):
+        assert len(await extents(plane, topic, partition)) == 1
+        assert await read_all(plane, topic, partition) == before[partition]
+    # All partitions are in one object, and the old ones stay for the grace period.
+    assert len({(await extents(plane, topic, partition))[0][2] for partition in range(3)}) == 1
+    assert len(plane.bucket.keys) == 21
+    assert [plane.service.catalog.partitions[each].size_bytes for each in topic.partition_ids] == size_bytes
+    plane.clock.advance(61)
+    assert (await plane.service.sweeper.run_once()).unreferenced_count == 20
+    assert len(plane.bucket.keys) == 1
+    assert [await read_all(plane, topic, partition) for partition in range(3)] == before
+    assert await work_off(plane) == 0
+
+
+async def test_large_runs_are_cut_into_objects_of_the_target_size(plane: Plane) -> None:
+    topic = await create_topic(plane.service)
+    writer = Writer(plane)
+    for number in range(40):
+        await writer.write(topic, {0: [(b"k", bytes([number]) * 8000)]})
+    before = await read_all(plane, topic)
+    assert await work_off(plane) == 1
+    assert await work_off(plane) >= 1
+    while await work_off(plane):
+        pass
+    found = await extents(plane, topic, 0)
+    assert len(found) <= 6
+    assert [end for _, end, _ in found[:-1]] == [base for base, _, _ in found[1:]]
+    assert await read_all(plane, topic) == before
+
+
+async def test_a_lost_workers_job_is_taken_over_and_its_late_result_refused(plane: Plane) -> None:
+    topic = await backlog(plane)
+    before = await read_all(plane, topic)
+    await plane.service.planner.plan_once()
+    first = await plane.service.take_job(TakeJob("first", [MERGE]))
+    assert first.task is not None
+    assert (await plane.service.take_job(TakeJob("second", [MERGE]))).job_id == 0
+    result = await run_task(first.task, plane.store, plane.clock, SeededEntropy("first"), write_epoch=first.write_epoch)
+    late = CompleteJob(first.job_id, first.token, result.objects, result.replacements)
+    plane.clock.advance(JOBS.lease_s + 1)
+    assert not (await plane.service.heartbeat_job(HeartbeatJob(first.job_id, first.token))).held
+    # Nobody else has it yet, and still the lease is over.
+    assert (await plane.service.complete_job(late)).reason.startswith("lease-lost")
+    await plane.service.jobs.expire_once()
+    second = await plane.service.take_job(TakeJob("second", [MERGE]))
+    assert second.job_id == first.job_id
+    assert second.token != first.token
+    assert (await plane.service.complete_job(late)).reason.startswith("lease-lost")
+    assert second.task is not None
+    other = await run_task(
+        second.task, plane.store, plane.clock, SeededEntropy("second"), write_epoch=second.write_epoch
+    )
+    request = CompleteJob(second.job_id, second.token, other.objects, other.replacements)
+    assert (await plane.service.complete_job(request)).accepted
+    # An answer that got lost is given again; the late one is still refused.
+    assert (await plane.service.complete_job(request)).accepted
+    assert not (await plane.service.complete_job(late)).accepted
+    assert await read_all(plane, topic) == before
+    # What the loser uploaded is swept.
+    for _ in range(4):
+        await plane.service.epochs.advance()
+    plane.clock.advance(61)
+    await plane.service.sweeper.run_once()
+    assert plane.bucket.keys == [other.objects[0].key]
+    assert await read_all(plane, topic) == before
+
+
+async def test_a_lease_outlives_the_control_plane(tmp_path: Path) -> None:
+    plane = await start(f"sqlite://{tmp_path}/metadata.db")
+    topic = await backlog(plane)
+    before = await read_all(plane, topic)
+    await plane.service.planner.plan_once()
+    taken = await plane.service.take_job(TakeJob("worker", [MERGE]))
+    assert taken.task is not None
+    result = await run_task(taken.task, plane.store, plane.clock, SeededEntropy(1), write_epoch=taken.write_epoch)
+    await plane.service.close()
+    again = await start(f"sqlite://{tmp_path}/metadata.db", plane=plane)
+    assert [job.state for job in (await again.service.list_jobs(ListJobs())).jobs] == [RUNNING]
+    assert (await again.service.heartbeat_job(HeartbeatJob(taken.job_id, taken.token))).held
+    request = CompleteJob(taken.job_id, taken.token, result.objects, result.replacements)
+    assert (await again.service.complete_job(request)).accepted
+    assert await read_all(again, topic) == before
+    assert [job.state for job in (await again.service.list_jobs(ListJobs())).jobs] == [DONE]
+    await again.service.close()
+
+
+async def test_a_job_whose_extents_were_deleted_changes_nothing(plane: Plane) -> None:
+    topic = await backlog(plane, partitions=1)
+    await plane.service.planner.plan_once()
+    some = worker(plane)
+    taken = await plane.service.take_job(TakeJob("worker", [MERGE]))
+    assert taken.task is not None
+    result = await run_task(taken.task, plane.store, plane.clock, SeededEntropy(1), write_epoch=taken.write_epoch)
+    await plane.service.delete_records(DeleteRecords(topic.partition_ids[0], 5))
+    before = await read_all(plane, topic)
+    found = await extents(plane, topic, 0)
+    verdict = await plane.service.complete_job(
+        CompleteJob(taken.job_id, taken.token, result.objects, result.replacements)
+    )
+    assert verdict.reason.startswith("index-changed")
+    assert await extents(plane, topic, 0) == found
+    assert await read_all(plane, topic) == before
+    [listing] = (await plane.service.list_jobs(ListJobs())).jobs
+    assert listing.state == FAILED
+    # It is planned anew, with what is there now.
+    assert await work_off(plane) == 1
+    assert await read_all(plane, topic) == before
+    assert some.statistics().done == 0
+
+
+async def test_the_floor_stays_below_what_a_worker_may_bring(plane: Plane) -> None:
+    topic = await backlog(plane)
+    await plane.service.planner.plan_once()
+    taken = await plane.service.take_job(TakeJob("worker", [MERGE]))
+    assert taken.task is not None
+    result = await run_task(taken.task, plane.store, plane.clock, SeededEntropy(1), write_epoch=taken.write_epoch)
+    for _ in range(10):
+        await plane.service.epochs.advance()
+        plane.clock.advance(10)
+        assert (await plane.service.heartbeat_job(HeartbeatJob(taken.job_id, taken.token))).held
+        await plane.service.sweeper.run_once()
+    request = CompleteJob(taken.job_id, taken.token, result.objects, result.replacements)
+    assert (await plane.service.complete_job(request)).accepted
+    assert len(await read_all(plane, topic, 2)) == 60
+
+
+async def test_results_that_do_not_fit_the_job_are_refused(plane: Plane) -> None:
+    topic = await backlog(plane, partitions=2)
+    await plane.service.planner.plan_once()
+    taken = await plane.service.take_job(TakeJob("worker", [MERGE]))
+    assert taken.task is not None
+    result = await run_task(taken.task, plane.store, plane.clock, SeededEntropy(1), write_epoch=taken.write_epoch)
+    wrong = CompleteJob(taken.job_id, taken.token, result.objects, result.replacements[:1])
+    verdict = await plane.service.complete_job(wrong)
+    assert verdict.reason.startswith("invalid")
+    assert len(await extents(plane, topic, 0)) == 20
+    # What failed so is not tried again at once.
+    assert await plane.service.planner.plan_once() == []
+    plane.clock.advance(301)
+    assert len(await plane.service.planner.plan_once()) == 1
+    assert [job.state for job in (await plane.service.list_jobs(ListJobs(states=[WAITING]))).jobs] == [WAITING]
