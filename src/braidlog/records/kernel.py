@@ -1,7 +1,7 @@
 """Compiled loops over the bytes of batches and records.
 
 Compiled code checks no bounds of its own, so every read here is preceded by a check, and bytes that make no sense end
-in one of the `Problem` codes. `records.arrow_reference` does the same in plain Python, and tests compare the two.
+in one of the `Problem` codes. `records.record` does the same in plain Python, and tests compare the two.
 """
 
 from enum import IntEnum
@@ -385,3 +385,70 @@ def scan_headers(
             spans[4 * found + 3] = position
             found += 1
     return name_bytes, value_bytes
+
+
+@compiled(I64, U8_IN, TABLE_IN, I64_OUT, I64_OUT, I32_OUT, U8_OUT, I32_OUT, I32_OUT)
+def index_records(
+    data: Bytes,
+    table: Numbers,
+    offsets: Numbers,
+    timestamps_ms: Numbers,
+    places: SmallNumbers,
+    is_null: Bytes,
+    row_starts: SmallNumbers,
+    problems: SmallNumbers,
+) -> int:
+    """Find the records of all batches, as far as one must to copy them: their bounds, offsets, times and keys.
+
+    Returns how many there are. `places` gets four numbers for each: where the record begins and ends, where its key
+    begins, and how long the key is, -1 for null; `is_null` whether its value is. `row_starts` gets the first record of
+    each batch and the end of the last. A batch that cannot be read has no records here but its problem in `problems`.
+    """
+    count = i64(0)
+    for row in range(len(table)):
+        row_starts[row] = count
+        first = count
+        problem = i64(_OK)
+        position = table[row, _PAYLOAD_START]
+        end = table[row, _PAYLOAD_END]
+        last_offset_delta = table[row, _LAST_OFFSET_DELTA]
+        base_ms = table[row, _BASE_MS]
+        is_append_time = table[row, _ATTRIBUTES] & _TIMESTAMP_TYPE_BIT != 0
+        for _ in range(table[row, _RECORD_COUNT]):
+            record_start = position
+            delta_ms, offset_delta, position, record_end = read_record_start(data, position, end, last_offset_delta)
+            if record_end < 0:
+                problem = position
+                break
+            key_length, key_start = read_field(data, position, record_end)
+            if key_start < 0:
+                problem = key_length
+                break
+            value_length, value_start = read_field(data, key_start + max(key_length, 0), record_end)
+            if value_start < 0:
+                problem = value_length
+                break
+            timestamp_ms = base_ms + delta_ms
+            if not is_append_time and (
+                (delta_ms > 0 and timestamp_ms < base_ms) or (delta_ms < 0 and timestamp_ms > base_ms)
+            ):
+                problem = i64(_BAD_TIMESTAMP)
+                break
+            offsets[count] = table[row, _OFFSET] + offset_delta
+            timestamps_ms[count] = table[row, _MAX_MS] if is_append_time else timestamp_ms
+            places[4 * count] = record_start
+            places[4 * count + 1] = record_end
+            places[4 * count + 2] = key_start
+            places[4 * count + 3] = max(key_length, -1)
+            is_null[count] = value_length < 0
+            position = record_end
+            count += 1
+        if table[row, _RECORD_COUNT] < 0:
+            problem = i64(_BAD_RECORD_COUNT)
+        elif problem == _OK and position != end:
+            problem = i64(_BYTES_BEHIND)
+        if problem != _OK:
+            count = first
+        problems[row] = problem
+    row_starts[len(table)] = count
+    return count

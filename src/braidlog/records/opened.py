@@ -19,6 +19,7 @@ OPENED_BYTES_TARGET = 4 * 1024 * 1024
 """Records that are opened at once: small enough for a processor's cache, large enough to forget the cost of a call."""
 DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
 """What the records of one batch may swell to."""
+UNREADABLE = -1
 _POSITIONS_MAX = (1 << 31) - 1
 """Compiled code and Arrow count positions in 32 bits."""
 
@@ -74,10 +75,13 @@ def open_extents(
     select: Callable[[Numbers], Numbers],
     opened_bytes_target: int = OPENED_BYTES_TARGET,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    pass_unreadable: bool = False,
 ) -> Iterator[Opened]:
     """The batches that `select` leaves of every extent's table, in order, a bounded amount at a time.
 
     Whatever is opened at once is as large as the target, or is a single batch that is larger. Raises `InvalidBatch`.
+    With `pass_unreadable`, a batch whose CRC is right but that cannot be decompressed, or not to as many records as it
+    says, is no error: it has the record count `UNREADABLE`.
     """
     if not 0 < decompressed_bytes_max <= _POSITIONS_MAX:
         raise ValueError(f"decompressed_bytes_max is {decompressed_bytes_max}")
@@ -96,12 +100,17 @@ def open_extents(
             payload: memoryview | None = None
             payload_bytes = length - HEADER_BYTES
             codec = int(row[Field.ATTRIBUTES]) & CODEC_MASK
-            if codec:
-                packed = view[position + HEADER_BYTES : position + length]
-                payload = decompress(Codec(codec), packed, bytes_max=decompressed_bytes_max)
-                payload_bytes = len(payload)
-            if row[Field.RECORD_COUNT] * RECORD_BYTES_MIN > payload_bytes:
-                raise invalid(Problem.RECORD_COUNT, f"the batch at offset {row[Field.OFFSET]}")
+            try:
+                if codec:
+                    packed = view[position + HEADER_BYTES : position + length]
+                    payload = decompress(Codec(codec), packed, bytes_max=decompressed_bytes_max)
+                    payload_bytes = len(payload)
+                if row[Field.RECORD_COUNT] * RECORD_BYTES_MIN > payload_bytes:
+                    raise invalid(Problem.RECORD_COUNT, f"the batch at offset {row[Field.OFFSET]}")
+            except InvalidBatch:
+                if not pass_unreadable:
+                    raise
+                row[Field.RECORD_COUNT] = UNREADABLE
             if pending and pending_bytes + payload_bytes > opened_bytes_target:
                 yield _joined(pending)
                 pending = []

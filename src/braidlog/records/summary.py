@@ -42,19 +42,40 @@ def summarize_batch(header: BatchHeader) -> BatchSummary:
     )
 
 
+class SummaryBuilder:
+    """Sums up batches one by one."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._record_count = 0
+        self._lowest_ms: int | None = None
+        self._highest_ms = -1
+        self._batches: list[BatchSummary] = []
+
+    @property
+    def batch_count(self) -> int:
+        return len(self._batches)
+
+    def add(self, header: BatchHeader) -> None:
+        summary = summarize_batch(header)
+        self._batches.append(summary)
+        self.length += summary.length
+        self._record_count += header.record_count
+        # Where the base timestamp says when tombstones may go, the highest one is the best that is known.
+        own_base = not header.has_delete_horizon and header.timestamp_type is TimestampType.CREATE
+        first_ms = header.timestamp_ms_base if own_base else header.timestamp_ms_max
+        self._lowest_ms = first_ms if self._lowest_ms is None else min(self._lowest_ms, first_ms)
+        self._highest_ms = max(self._highest_ms, summary.timestamp_ms_max)
+
+    def finish(self) -> RunSummary:
+        lowest_ms = -1 if self._lowest_ms is None else self._lowest_ms
+        return RunSummary(self.length, self._record_count, lowest_ms, self._highest_ms, self._batches)
+
+
 def summarize_run(parts: Iterable[memoryview]) -> RunSummary:
     """Batches back to back, each part holding whole ones. By their headers alone: no record is decoded."""
-    batches: list[BatchSummary] = []
-    length = record_count = 0
-    lowest_ms: int | None = None
+    builder = SummaryBuilder()
     for part in parts:
-        length += len(part)
         for _, header in scan_batches(part):
-            batches.append(summarize_batch(header))
-            record_count += header.record_count
-            # Where the base timestamp says when tombstones may go, the highest one is the best that is known.
-            own_base = not header.has_delete_horizon and header.timestamp_type is TimestampType.CREATE
-            first_ms = header.timestamp_ms_base if own_base else header.timestamp_ms_max
-            lowest_ms = first_ms if lowest_ms is None else min(lowest_ms, first_ms)
-    highest_ms = max((batch.timestamp_ms_max for batch in batches), default=-1)
-    return RunSummary(length, record_count, -1 if lowest_ms is None else lowest_ms, highest_ms, batches)
+            builder.add(header)
+    return builder.finish()

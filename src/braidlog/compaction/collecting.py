@@ -1,0 +1,66 @@
+"""The first half of a compaction: the latest offset of every key in what was not compacted before."""
+
+from dataclasses import dataclass
+
+from braidlog.compaction.keymap import KeyMap
+from braidlog.compaction.rules import Judge, Rules
+from braidlog.records.compiled import Numbers
+from braidlog.records.kernel import Field
+from braidlog.records.opened import DECOMPRESSED_BYTES_MAX, ExtentBytes, open_extents
+from braidlog.records.raw import index_opened
+
+KEY_MAP_BYTES_MAX = 128 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedKeys:
+    rules: Rules
+    key_map: KeyMap
+    clean_end_offset: int
+    """All keys up to here are in the map, or were clean before."""
+
+
+class KeyCollector:
+    """Fed with extents in the order of their offsets, as long as it wants them."""
+
+    def __init__(
+        self,
+        *,
+        dirty_offset: int,
+        rules: Rules,
+        seed: bytes,
+        key_map_bytes_max: int = KEY_MAP_BYTES_MAX,
+        decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    ) -> None:
+        self._dirty_offset = dirty_offset
+        self._rules = rules
+        self._judge = Judge(rules)
+        self._key_map = KeyMap(bytes_max=key_map_bytes_max, seed=seed)
+        self._decompressed_bytes_max = decompressed_bytes_max
+        self._end_offset = dirty_offset
+        self._is_full = False
+
+    def wants(self, end_offset: int) -> bool:
+        """Whether an extent that ends there has keys to note, and there is room for any."""
+        return not self._is_full and end_offset > self._dirty_offset
+
+    def add(self, extent: ExtentBytes) -> None:
+        """Note the keys of an extent."""
+        if not self.wants(extent.end_offset):
+            return
+
+        def select(table: Numbers) -> Numbers:
+            return table[table[:, Field.OFFSET] + table[:, Field.LAST_OFFSET_DELTA] >= self._dirty_offset]
+
+        for opened in open_extents(
+            [extent], select=select, decompressed_bytes_max=self._decompressed_bytes_max, pass_unreadable=True
+        ):
+            left_out = self._key_map.add(index_opened(opened), self._judge, self._dirty_offset)
+            if left_out is not None:
+                self._end_offset = left_out
+                self._is_full = True
+                return
+        self._end_offset = extent.end_offset
+
+    def finish(self) -> CollectedKeys:
+        return CollectedKeys(self._rules, self._key_map, self._end_offset)

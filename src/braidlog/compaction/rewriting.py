@@ -1,0 +1,311 @@
+"""The second half of a compaction: everything again, without what may go."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+
+from braidlog.compaction.collecting import CollectedKeys
+from braidlog.compaction.rules import Judge, Treatment
+from braidlog.compaction.runs import CompactedRun, RunWriter
+from braidlog.compaction.survivors import (
+    REWRITE_BYTES_MAX,
+    copy_survivors,
+    copy_survivors_shifted,
+    mark_survivors,
+    surviving_bytes,
+)
+from braidlog.records.batch import DELETE_HORIZON_BIT, MAGIC, PREFIX_BYTES, BatchHeader, TimestampType
+from braidlog.records.codec import Codec, compress
+from braidlog.records.compiled import Bytes, Numbers
+from braidlog.records.opened import DECOMPRESSED_BYTES_MAX, ExtentBytes, Opened, open_extents
+from braidlog.records.raw import RawRecords, index_opened
+
+OBJECT_BYTES_TARGET = 64 * 1024 * 1024
+_SHIFT_MS_MAX = 1 << 62
+
+
+class Extent(Protocol):
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
+
+
+E = TypeVar("E", bound=Extent)
+
+
+@dataclass(slots=True)
+class Statistics:
+    """What a compaction has done."""
+
+    records_in: int = 0
+    records_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    key_count: int = 0
+    unreadable_batches: int = 0
+    """Batches whose CRC is right and whose records make no sense. They stay as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[E]):
+    clean_end_offset: int
+    """No key is twice below it. It is lower than asked for if the key map was too small for all keys."""
+    replaced: Sequence[E]
+    """The extents that the runs take the place of: all that begin below the clean end, but for those `kept`."""
+    kept: Sequence[E]
+    """Extents of which nothing had to go, and that are large enough to stay as they are."""
+    tombstones_due_ms: int | None
+    """When the first of the tombstones that stayed may go."""
+    statistics: Statistics
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """The records of what was opened, and which of them stay."""
+
+    records: RawRecords
+    treatments: Bytes
+    stays: Bytes
+    survivors: list[list[int]]
+    """For each batch how many records stay and how many of these are tombstones."""
+
+
+class Rewriter(Generic[E]):
+    """Fed with extents in the order of their offsets, it gives back runs that take their place."""
+
+    def __init__(
+        self,
+        keys: CollectedKeys,
+        *,
+        object_bytes_target: int = OBJECT_BYTES_TARGET,
+        keep_bytes_min: int | None = None,
+        decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    ) -> None:
+        self._keys = keys
+        self._rules = keys.rules
+        self._judge = Judge(keys.rules)
+        self._clean_end_offset = keys.clean_end_offset
+        self._keep_bytes_min = keep_bytes_min
+        self._decompressed_bytes_max = decompressed_bytes_max
+        self._writer = RunWriter(0, bytes_target=object_bytes_target)
+        self._unwritten: list[tuple[BatchHeader, memoryview]] = []
+        """Batches of the extent at hand, of which nothing has gone so far."""
+        self._is_changed = False
+        self._group: list[E] = []
+        """Neighbouring extents that runs take the place of, and of which none is finished yet."""
+        self._is_group_written = False
+        self._last_removed: BatchHeader | None = None
+        self._replaced: list[E] = []
+        self._kept: list[E] = []
+        self._tombstones_due_ms: int | None = None
+        self._statistics = Statistics(key_count=keys.key_map.key_count)
+
+    def wants(self, extent: Extent) -> bool:
+        return extent.base_offset < self._clean_end_offset
+
+    def add(self, extent: E, data: bytes | bytearray | memoryview) -> Iterator[CompactedRun]:
+        """The runs that an extent finishes."""
+        view = memoryview(data).cast("B")
+        self._statistics.bytes_in += len(view)
+        self._is_changed = self._keep_bytes_min is None or len(view) < self._keep_bytes_min
+        if not self._group:
+            self._writer.skip_to(extent.base_offset)
+        for opened in open_extents(
+            [ExtentBytes(extent.base_offset, view, extent.end_offset)],
+            select=_all,
+            decompressed_bytes_max=self._decompressed_bytes_max,
+            pass_unreadable=True,
+        ):
+            yield from self._add_opened(opened, view)
+        if self._is_changed:
+            self._group.append(extent)
+        else:
+            self._unwritten.clear()
+            yield from self._finish_group()
+            self._kept.append(extent)
+
+    def finish(self) -> Iterator[CompactedRun]:
+        """The last run."""
+        yield from self._finish_group()
+
+    def outcome(self) -> Outcome[E]:
+        return Outcome(self._clean_end_offset, self._replaced, self._kept, self._tombstones_due_ms, self._statistics)
+
+    def _finish_group(self) -> Iterator[CompactedRun]:
+        """All between two extents that are kept is written. Something must be left of it, or its offsets would belong
+        to no extent: at least the last batch, without its records."""
+        if not self._group:
+            return
+        if not self._is_group_written and self._last_removed is not None:
+            yield from self._finished(self._writer.add_empty(self._last_removed))
+        yield from self._finished(self._writer.cut(self._group[-1].end_offset))
+        self._replaced += self._group
+        self._group = []
+        self._is_group_written = False
+        self._last_removed = None
+
+    def _finished(self, run: CompactedRun | None) -> Iterator[CompactedRun]:
+        if run is not None:
+            self._statistics.bytes_out += run.summary.length
+            yield run
+
+    def _add_opened(self, opened: Opened, view: memoryview) -> Iterator[CompactedRun]:
+        judged = self._judged(index_opened(opened))
+        records = judged.records
+        starts = records.row_starts.tolist()
+        problems = records.problems.tolist()
+        self._statistics.records_in += records.count
+        for row, fields in enumerate(opened.table.tolist()):
+            position, length, offset, last_offset_delta, attributes, base_ms, max_ms = fields[:7]
+            producer_id, producer_epoch, base_sequence, record_count = fields[7:11]
+            header = BatchHeader(
+                offset,
+                length - PREFIX_BYTES,
+                -1,
+                MAGIC,
+                fields[11],
+                attributes,
+                last_offset_delta,
+                base_ms,
+                max_ms,
+                producer_id,
+                producer_epoch,
+                base_sequence,
+                max(0, record_count),
+            )
+            batch = view[position : position + length]
+            treatment = judged.treatments[row]
+            count, tombstone_count = judged.survivors[row]
+            self._statistics.records_out += count
+            if treatment != Treatment.DISCARD and (problems[row] or treatment == Treatment.KEEP):
+                self._statistics.unreadable_batches += problems[row] != 0
+                yield from self._keep(header, batch)
+            elif not count:
+                yield from self._remove(header, batch)
+            else:
+                horizon_ms = self._new_horizon(header, tombstone_count)
+                if horizon_ms is None and count == record_count:
+                    yield from self._keep(header, batch)
+                else:
+                    yield from self._rewrite(header, batch, judged, (starts[row], starts[row + 1]), horizon_ms)
+
+    def _judged(self, records: RawRecords) -> _Judged:
+        table = records.opened.table
+        treatments: Bytes = np.empty(len(table), dtype=np.uint8)
+        tombstones_may_go: Bytes = np.empty(len(table), dtype=np.uint8)
+        for row, fields in enumerate(table.tolist()):
+            _, _, offset, last_offset_delta, attributes, base_ms, _, producer_id = fields[:8]
+            end_offset = offset + last_offset_delta + 1
+            treatments[row] = self._judge.treatment(attributes, producer_id, offset, end_offset)
+            tombstones_may_go[row] = self._judge.tombstones_may_go(attributes, base_ms, end_offset)
+        stays: Bytes = np.empty(records.count, dtype=np.uint8)
+        survivors: Numbers = np.empty(2 * len(table), dtype=np.int64)
+        mark_survivors(
+            self._keys.key_map.slots,
+            *self._keys.key_map.seed,
+            records.opened.payload,
+            records.offsets,
+            records.places,
+            records.is_null,
+            records.row_starts,
+            treatments,
+            tombstones_may_go,
+            self._rules.log_start_offset,
+            self._clean_end_offset,
+            stays,
+            survivors,
+        )
+        return _Judged(records, treatments, stays, survivors.reshape(-1, 2).tolist())
+
+    def _new_horizon(self, header: BatchHeader, tombstone_count: int) -> int | None:
+        """When the batch's tombstones may go, if it does not say so yet. None as long as some are not compacted."""
+        if not tombstone_count or header.end_offset > self._clean_end_offset:
+            return None
+        due_ms = header.timestamp_ms_base if header.has_delete_horizon else self._rules.delete_horizon_ms
+        if due_ms <= self._rules.now_ms:
+            # It was due, but other replicas are not so far: asking again at once would help nobody.
+            due_ms = self._rules.delete_horizon_ms
+        if self._tombstones_due_ms is None or due_ms < self._tombstones_due_ms:
+            self._tombstones_due_ms = due_ms
+        return None if header.has_delete_horizon else self._rules.delete_horizon_ms
+
+    def _keep(self, header: BatchHeader, batch: memoryview) -> Iterator[CompactedRun]:
+        if self._is_changed:
+            self._is_group_written = True
+            yield from self._finished(self._writer.add_copy(batch, header))
+        else:
+            self._unwritten.append((header, batch))
+
+    def _change(self) -> Iterator[CompactedRun]:
+        """The extent at hand has to be written: first what was kept of it so far."""
+        self._is_changed = True
+        for header, batch in self._unwritten:
+            yield from self._keep(header, batch)
+        self._unwritten.clear()
+
+    def _remove(self, header: BatchHeader, batch: memoryview) -> Iterator[CompactedRun]:
+        """A batch that is left without records."""
+        must_stay = self._judge.stays_empty(
+            header.attributes, header.producer_id, header.producer_epoch, header.end_offset - 1
+        )
+        if must_stay and not header.record_count:
+            yield from self._keep(header, batch)
+            return
+        yield from self._change()
+        self._last_removed = header
+        if must_stay:
+            self._is_group_written = True
+            yield from self._finished(self._writer.add_empty(header))
+
+    def _rewrite(
+        self, header: BatchHeader, batch: memoryview, judged: _Judged, rows: tuple[int, int], horizon_ms: int | None
+    ) -> Iterator[CompactedRun]:
+        """The batch with only the records that stay, and with a new delete horizon if it gets one."""
+        payload = _surviving_payload(header, judged, rows, horizon_ms)
+        if payload is None:
+            # A timestamp that is too far from the horizon to be told from there: the tombstones stay without one.
+            horizon_ms = None
+            if judged.stays[rows[0] : rows[1]].all():
+                yield from self._keep(header, batch)
+                return
+            payload = _surviving_payload(header, judged, rows, None)
+            assert payload is not None
+        yield from self._change()
+        stays = judged.stays[rows[0] : rows[1]] != 0
+        header = header._replace(
+            timestamp_ms_max=int(judged.records.timestamps_ms[rows[0] : rows[1]][stays].max()),
+            record_count=int(stays.sum()),
+        )
+        if horizon_ms is not None:
+            header = header._replace(attributes=header.attributes | DELETE_HORIZON_BIT, timestamp_ms_base=horizon_ms)
+        codec = header.codec
+        self._is_group_written = True
+        yield from self._finished(
+            self._writer.add(header, payload if codec is Codec.NONE else compress(codec, payload))
+        )
+
+
+def _surviving_payload(
+    header: BatchHeader, judged: _Judged, rows: tuple[int, int], horizon_ms: int | None
+) -> memoryview | None:
+    """The records that stay, back to back; with a horizon their timestamps are counted from there, if they can be."""
+    data, places, stays = judged.records.opened.payload, judged.records.places, judged.stays
+    size = surviving_bytes(places, stays, *rows)
+    # Log append time is told by the header alone.
+    if horizon_ms is None or header.timestamp_type is TimestampType.LOG_APPEND:
+        out: Bytes = np.empty(size, dtype=np.uint8)
+        copy_survivors(data, places, stays, *rows, out)
+        return out.data
+    shift_ms = header.timestamp_ms_base - horizon_ms
+    if not -_SHIFT_MS_MAX < shift_ms < _SHIFT_MS_MAX:
+        return None
+    out = np.empty(size + REWRITE_BYTES_MAX * (rows[1] - rows[0]), dtype=np.uint8)
+    written = copy_survivors_shifted(data, places, stays, *rows, shift_ms, out)
+    return out[:written].data if written >= 0 else None
+
+
+def _all(table: Numbers) -> Numbers:
+    return table

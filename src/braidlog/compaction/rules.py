@@ -1,0 +1,90 @@
+"""Which batches, records and tombstones of a compacted partition may go.
+
+These are the rules of Kafka's cleaner, for one pass over the offsets up to an end:
+
+- Of each key, only the latest record stays. A record without a key goes: no later one could ever take its place.
+- A tombstone that is the latest of its key stays until its batch's *delete horizon*. The first pass that meets it sets
+  the horizon, `delete.retention.ms` from then; so every reader that is no longer away than that sees the deletion.
+- Markers of transactions stay. Records of aborted transactions go at once, and count for nothing.
+- An emptied batch stays where it has the last sequence number, or the only marker, of a producer that is still active.
+- Offsets never change: a batch keeps its base offset and its last offset delta, and has gaps where records were.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from braidlog.records.aborted import AbortedTransaction, AbortedTransactions
+from braidlog.records.batch import CONTROL_BIT, DELETE_HORIZON_BIT, TRANSACTIONAL_BIT
+
+OFFSET_MAX = (1 << 63) - 1
+
+
+class LastBatch(NamedTuple):
+    """What must not be forgotten of an active producer: where its last data ends, or if it has none, its epoch."""
+
+    last_offset: int | None
+    producer_epoch: int
+
+
+class Treatment(IntEnum):
+    """What is done with the records of a batch."""
+
+    BY_KEY = 0
+    KEEP = 1
+    DISCARD = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What one pass goes by. Times and offsets are the control plane's, so that a pass can be repeated exactly."""
+
+    now_ms: int
+    delete_retention_ms: int
+    log_start_offset: int = 0
+    """Records below it are deleted already."""
+    tombstones_end_offset: int = OFFSET_MAX
+    """Tombstones at or above it stay, however old they are: not every replica has been compacted that far."""
+    aborted: Sequence[AbortedTransaction] = ()
+    last_batches: Mapping[int, LastBatch] = field(default_factory=dict)
+    """Of active producers, by producer id."""
+
+    @property
+    def delete_horizon_ms(self) -> int:
+        """For the tombstones that this pass is the first to meet."""
+        return self.now_ms + self.delete_retention_ms
+
+
+class Judge:
+    """The rules, applied to batches by their headers."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._aborted = AbortedTransactions(rules.aborted)
+
+    def treatment(self, attributes: int, producer_id: int, base_offset: int, end_offset: int) -> Treatment:
+        if attributes & CONTROL_BIT:
+            return Treatment.KEEP
+        if end_offset <= self._rules.log_start_offset:
+            return Treatment.DISCARD
+        if attributes & TRANSACTIONAL_BIT and self._aborted.holds(producer_id, base_offset):
+            return Treatment.DISCARD
+        return Treatment.BY_KEY
+
+    def tombstones_may_go(self, attributes: int, timestamp_ms_base: int, end_offset: int) -> bool:
+        """Whether the time of this batch's tombstones is over, of which its base timestamp tells if a bit says so."""
+        return (
+            attributes & DELETE_HORIZON_BIT != 0
+            and timestamp_ms_base <= self._rules.now_ms
+            and end_offset <= self._rules.tombstones_end_offset
+        )
+
+    def stays_empty(self, attributes: int, producer_id: int, producer_epoch: int, last_offset: int) -> bool:
+        """Whether a batch must stay, though no record of it does, for what its header says of its producer."""
+        last = self._rules.last_batches.get(producer_id) if producer_id >= 0 else None
+        if last is None:
+            return False
+        if last.last_offset is not None:
+            return last_offset == last.last_offset
+        return attributes & CONTROL_BIT != 0 and producer_epoch == last.producer_epoch

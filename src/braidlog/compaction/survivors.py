@@ -1,0 +1,125 @@
+"""Compiled loops that decide for each record whether it stays, and copy those that do."""
+
+from braidlog.compaction.keymap import SLOTS_IN, Slots, find_slot
+from braidlog.compaction.rules import Treatment
+from braidlog.records.compiled import (
+    I32_IN,
+    I64,
+    I64_IN,
+    I64_OUT,
+    U8_IN,
+    U8_OUT,
+    U64,
+    Bytes,
+    Numbers,
+    SmallNumbers,
+    compiled,
+    copy_bytes,
+    i64,
+    types,
+    u8,
+    u64,
+)
+from braidlog.records.encode_kernel import varint_bytes, write_varint
+from braidlog.records.kernel import read_varint
+from braidlog.records.siphash import siphash
+
+REWRITE_BYTES_MAX = 16
+"""By how much a record may grow when its timestamp is counted from elsewhere."""
+
+_KEEP, _DISCARD = int(Treatment.KEEP), int(Treatment.DISCARD)
+
+
+@compiled(types.void, SLOTS_IN, U64, U64, U8_IN, I64_IN, I32_IN, U8_IN, I32_IN, U8_IN, U8_IN, I64, I64, U8_OUT, I64_OUT)
+def mark_survivors(
+    slots: Slots,
+    seed_low: int,
+    seed_high: int,
+    data: Bytes,
+    offsets: Numbers,
+    places: SmallNumbers,
+    is_null: Bytes,
+    row_starts: SmallNumbers,
+    treatments: Bytes,
+    tombstones_may_go: Bytes,
+    log_start_offset: int,
+    clean_end_offset: int,
+    stays: Bytes,
+    survivors: Numbers,
+) -> None:
+    """Say of each record whether it stays; `survivors` gets for each batch how many do, and how many tombstones."""
+    for row in range(len(treatments)):
+        count = i64(0)
+        tombstone_count = i64(0)
+        treatment = treatments[row]
+        for index in range(row_starts[row], row_starts[row + 1]):
+            offset = offsets[index]
+            if treatment == _KEEP:
+                keep = True
+            elif treatment == _DISCARD or offset < log_start_offset:
+                keep = False
+            elif offset >= clean_end_offset:
+                keep = True
+            elif places[4 * index + 3] < 0 or (is_null[index] != 0 and tombstones_may_go[row] != 0):
+                keep = False
+            else:
+                low, high = siphash(seed_low, seed_high, data, i64(places[4 * index + 2]), i64(places[4 * index + 3]))
+                keep = slots[find_slot(slots, low, high), 2] <= u64(offset + 1)
+            stays[index] = keep
+            if keep:
+                count += 1
+                tombstone_count += is_null[index]
+        survivors[2 * row] = count
+        survivors[2 * row + 1] = tombstone_count
+
+
+@compiled(I64, I32_IN, U8_IN, I64, I64)
+def surviving_bytes(places: SmallNumbers, stays: Bytes, start: int, end: int) -> int:
+    total = i64(0)
+    for index in range(start, end):
+        if stays[index] != 0:
+            total += i64(places[4 * index + 1]) - i64(places[4 * index])
+    return total
+
+
+@compiled(types.void, U8_IN, I32_IN, U8_IN, I64, I64, U8_OUT)
+def copy_survivors(data: Bytes, places: SmallNumbers, stays: Bytes, start: int, end: int, out: Bytes) -> None:
+    """Copy the records that stay, as they are. Neighbours are copied at once."""
+    at = i64(0)
+    index = start
+    while index < end:
+        if stays[index] == 0:
+            index += 1
+            continue
+        first = i64(places[4 * index])
+        while index < end and stays[index] != 0:
+            index += 1
+        length = i64(places[4 * index - 3]) - first
+        copy_bytes(out, at, data, first, length)
+        at += length
+
+
+@compiled(I64, U8_IN, I32_IN, U8_IN, I64, I64, I64, U8_OUT)
+def copy_survivors_shifted(
+    data: Bytes, places: SmallNumbers, stays: Bytes, start: int, end: int, shift_ms: int, out: Bytes
+) -> int:
+    """Copy the records that stay, with `shift_ms` added to their timestamp deltas. The bytes written, or -1 if a
+    timestamp can then not be told any more. Each record may take `REWRITE_BYTES_MAX` more than before."""
+    at = i64(0)
+    for index in range(start, end):
+        if stays[index] == 0:
+            continue
+        record_end = i64(places[4 * index + 1])
+        _, position = read_varint(data, i64(places[4 * index]), record_end)
+        attributes = u8(data[position])
+        delta_ms, position = read_varint(data, position + 1, record_end)
+        shifted_ms = delta_ms + shift_ms
+        if (shift_ms > 0 and shifted_ms < delta_ms) or (shift_ms < 0 and shifted_ms > delta_ms):
+            return -1
+        rest = record_end - position
+        at = write_varint(out, at, 1 + varint_bytes(shifted_ms) + rest)
+        out[at] = attributes
+        at = write_varint(out, at + 1, shifted_ms)
+        copy_bytes(out, at, data, position, rest)
+        at += rest
+    return at
