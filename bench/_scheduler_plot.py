@@ -23,7 +23,8 @@ def headline(keys: Mapping[str, float], agent: AgentModel) -> str:
     """What the lines below show, in words."""
     return (
         f"{agent.shard_count} shards, adaptive uploads: "
-        f"{keys['trickle_cost_vs_per_shard']:.0%} of a stream per shard's cost at a trickle, {keys['saturation_throughput_vs_per_shard']:.0%} of its throughput and "
+        f"{keys['trickle_cost_vs_per_shard']:.0%} of a stream per shard's cost at a trickle, "
+        f"{keys['saturation_throughput_vs_per_shard']:.0%} of its throughput and "
         f"{keys['saturation_p99_vs_per_shard']:.0%} of its p99 at full load, "
         f"{keys['burst_recovery_s']:g} s to follow a burst"
     )
