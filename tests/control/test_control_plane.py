@@ -217,7 +217,7 @@ async def test_a_refused_batch_splits_its_extent(control: ControlPlane) -> None:
     verdict = await control.commit_object(request)
     codes = [[(each.error_code, each.base_offset) for each in extent.verdicts] for extent in verdict.extents]
     assert codes == [
-        [(0, 0), (48, -1), (45, -1), (0, 1), (48, -1), (0, 5)],
+        [(0, 0), (87, -1), (45, -1), (0, 1), (87, -1), (0, 5)],
         [(3, -1), (3, -1)],
         [(100, -1)],
     ]
@@ -240,7 +240,9 @@ async def test_producers_are_identified_and_fenced(control: ControlPlane) -> Non
     exhausted = await control.init_producer_id(InitProducerId(None, 0, first, 32_767))
     assert exhausted.producer_id not in (first, second)
     assert exhausted.producer_epoch == 0
-    assert (await control.init_producer_id(InitProducerId("tx", 1000))).error_code == 53
+    transactional = await control.init_producer_id(InitProducerId("tx", 1000))
+    assert transactional.error_code == 0
+    assert transactional.producer_id not in (first, second, exhausted.producer_id)
 
 
 async def test_records_are_found_by_time(control: ControlPlane) -> None:

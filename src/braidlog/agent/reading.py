@@ -15,6 +15,7 @@ from braidlog.records.batch import HEAD_BYTES, HEADER_BYTES, PREFIX_BYTES, offse
 
 LEADER_EPOCH = 0
 """There are no leaders, hence no elections: the epoch never changes."""
+OFFSET_MAX = (1 << 63) - 1
 COPY_BELOW_BYTES = 16 * 1024
 """Average batch size below which an extent is copied and patched in place."""
 
@@ -60,28 +61,36 @@ class Reader:
         objects = {stored.number: stored for stored in found.objects}
         return [(extent, objects[extent.object_number]) for extent in found.extents]
 
-    async def read(self, partition: PartitionView, offset: int, bytes_max: int) -> Slice:
-        """Whole batches from `offset` on, at least one, up to about `bytes_max`.
+    async def bytes_of(self, extent: IndexedExtent, stored: StoredObject) -> memoryview:
+        """The batches of an extent, as they are stored."""
+        if extent.inline is not None:
+            return memoryview(extent.inline)
+        return await self._cache.read(stored.key, stored.size, extent.position, extent.position + extent.length)
+
+    async def read(self, partition: PartitionView, offset: int, bytes_max: int, end_offset: int = OFFSET_MAX) -> Slice:
+        """Whole batches from `offset` on, at least one, up to about `bytes_max`, and only such below `end_offset`.
 
         An object that is gone has been replaced (or expired) since the index was read: look again once.
         """
         try:
-            return await self._read(partition, offset, bytes_max, fresh=False)
+            return await self._read(partition, offset, bytes_max, end_offset, fresh=False)
         except NotFound:
             try:
-                return await self._read(partition, offset, bytes_max, fresh=True)
+                return await self._read(partition, offset, bytes_max, end_offset, fresh=True)
             except NotFound as error:
                 raise ExtentGone(str(error)) from error
 
-    async def _read(self, partition: PartitionView, offset: int, bytes_max: int, *, fresh: bool) -> Slice:
+    async def _read(
+        self, partition: PartitionView, offset: int, bytes_max: int, end_offset: int, *, fresh: bool
+    ) -> Slice:
         result = Slice([], 0, offset)
         while True:
             found = await self.extents(partition, result.next_offset, bytes_max, fresh=fresh)
             for extent, stored in found:
-                if result.size_bytes >= bytes_max and result.buffers:
+                if (result.size_bytes >= bytes_max and result.buffers) or extent.base_offset >= end_offset:
                     return result
-                data = await self._cache.read(stored.key, stored.size, extent.position, extent.position + extent.length)
-                if not append_batches(result, data, extent.base_offset, bytes_max):
+                data = await self.bytes_of(extent, stored)
+                if not append_batches(result, data, extent.base_offset, bytes_max, end_offset):
                     return result
             if result.buffers or not found or found[-1][0].end_offset <= result.next_offset:
                 return result
@@ -89,13 +98,16 @@ class Reader:
             result.next_offset = found[-1][0].end_offset
 
 
-def append_batches(result: Slice, data: memoryview, base_offset: int, bytes_max: int) -> bool:
-    """Add the batches of an extent that hold `result.next_offset` or what follows, while they fit. True if all did.
+def append_batches(
+    result: Slice, data: memoryview, base_offset: int, bytes_max: int, end_offset: int = OFFSET_MAX
+) -> bool:
+    """Add the batches of an extent that hold `result.next_offset` or what follows, while they fit and begin below
+    `end_offset`. True if all did.
 
     The first batch is sent however large it is: a consumer could not get past it otherwise. Compaction leaves gaps, so
     an extent may end before the offset that is looked for: then nothing is added, and the next one goes on.
     """
-    start, spans, next_offset, all_fit = _select(data, base_offset, result, bytes_max)
+    start, spans, next_offset, all_fit = _select(data, base_offset, result, bytes_max, end_offset)
     if not spans:
         return all_fit
     end = spans[-1][0] + spans[-1][1]
@@ -114,7 +126,7 @@ def append_batches(result: Slice, data: memoryview, base_offset: int, bytes_max:
 
 
 def _select(
-    data: memoryview, base_offset: int, result: Slice, bytes_max: int
+    data: memoryview, base_offset: int, result: Slice, bytes_max: int, offset_limit: int
 ) -> tuple[int, list[tuple[int, int, int]], int, bool]:
     """The batches to send as (position, length, offset), where the first one starts, the offset behind the last, and
     whether none was left for want of room. Offsets are as `records.placing` says; this loop sees every batch."""
@@ -134,7 +146,7 @@ def _select(
         if length < HEADER_BYTES or position + length > size or end_offset <= batch_offset:
             raise DamagedExtent(f"a batch of {length} bytes and {end_offset - batch_offset} records at {position}")
         if end_offset > result.next_offset:
-            if size_bytes and size_bytes + length > bytes_max:
+            if (size_bytes and size_bytes + length > bytes_max) or batch_offset >= offset_limit:
                 all_fit = False
                 break
             if not spans:

@@ -9,11 +9,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from braidlog.control.interface import (
+    AbortedRange,
     AgentChanged,
     AgentInfo,
     AgentRemoved,
     BoundsChanged,
     ClusterConfigChanged,
+    ExtentsReplaced,
     FeedEvent,
     FeedPosition,
     IndexedExtent,
@@ -24,9 +26,12 @@ from braidlog.control.interface import (
     TopicChanged,
     TopicInfo,
     TopicRemoved,
+    TransactionsEnded,
 )
 from braidlog.control.topic_config import TopicSettings, effective_settings
 
+ABORTED_MAX = 64
+"""Aborted transactions kept per partition. Of older ones the control plane is asked."""
 TAIL_EXTENTS_MAX = 64
 """Extents kept per partition. What is older is asked of the control plane, which a lagging consumer does anyway."""
 
@@ -43,6 +48,28 @@ class PartitionView:
     """The newest extents, contiguous, the last one ending at the high watermark."""
     waiters: dict[asyncio.Future[None], None] = field(default_factory=dict)
     """Fetches that wait for this partition to change."""
+    first_unstable_offset: int = -1
+    """Where the oldest open transaction begins; -1: there is none."""
+    aborted: deque[AbortedRange] = field(default_factory=deque)
+    """The newest aborted transactions, in the order of their markers."""
+    aborted_known_from: int = 0
+    """All aborted transactions with a marker at or behind this offset are in `aborted`."""
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it every transaction is decided."""
+        return self.high_watermark if self.first_unstable_offset < 0 else self.first_unstable_offset
+
+    def aborted_within(self, start_offset: int, end_offset: int) -> list[tuple[int, int]] | None:
+        """Producer and first offset of aborted transactions with records in the range, or None where older ones than
+        those at hand may have some."""
+        if start_offset < self.aborted_known_from:
+            return None
+        return [
+            (each.producer_id, each.first_offset)
+            for each in self.aborted
+            if each.marker_offset >= start_offset and each.first_offset < end_offset
+        ]
 
     def wake(self) -> None:
         waiters, self.waiters = self.waiters, {}
@@ -116,6 +143,8 @@ class ClusterView:
                 partition.log_start_offset = bound.log_start_offset
                 partition.high_watermark = bound.high_watermark
                 partition.size_bytes = bound.size_bytes
+                partition.first_unstable_offset = bound.first_unstable_offset
+                partition.aborted_known_from = bound.aborted_end_offset
 
     def apply(self, events: Iterable[FeedEvent], position: FeedPosition) -> None:
         catalog_changed = False
@@ -123,8 +152,16 @@ class ClusterView:
             match event:
                 case ObjectSequenced(stored, extents):
                     self._append(stored, extents)
+                    if event.opened:
+                        self._set_unstable(event.opened)
+                case TransactionsEnded(number, extents, unstable, aborted):
+                    self._append(StoredObject(number, "", 0), extents)
+                    self._set_unstable(unstable)
+                    self._add_aborted(aborted)
                 case BoundsChanged(bounds):
                     self._change_bounds(bounds)
+                case ExtentsReplaced(partition_id, end_offset):
+                    self._forget_replaced(partition_id, end_offset)
                 case TopicChanged(topic):
                     self._put_topic(topic)
                     catalog_changed = True
@@ -159,16 +196,35 @@ class ClusterView:
             if partition.waiters:
                 partition.wake()
 
+    def _set_unstable(self, offsets: list[tuple[int, int]]) -> None:
+        for partition_id, offset in offsets:
+            if (partition := self.partitions.get(partition_id)) is not None:
+                partition.first_unstable_offset = offset
+
+    def _add_aborted(self, aborted: list[AbortedRange]) -> None:
+        for each in aborted:
+            if (partition := self.partitions.get(each.partition_id)) is not None:
+                partition.aborted.append(each)
+                if len(partition.aborted) > ABORTED_MAX:
+                    partition.aborted_known_from = partition.aborted.popleft().marker_offset + 1
+
     def _change_bounds(self, bounds: PartitionBounds) -> None:
         partition = self.partitions.get(bounds.partition_id)
         if partition is None:
             return
         partition.log_start_offset = bounds.log_start_offset
         partition.size_bytes = bounds.size_bytes
+        partition.first_unstable_offset = bounds.first_unstable_offset
         if bounds.high_watermark != partition.high_watermark:
             partition.high_watermark = bounds.high_watermark
             partition.tail.clear()
         partition.wake()
+
+    def _forget_replaced(self, partition_id: int, end_offset: int) -> None:
+        """What is left of the tail is whole; the rest is asked of the control plane, which knows the new extents."""
+        partition = self.partitions.get(partition_id)
+        while partition is not None and partition.tail and partition.tail[0][0].base_offset < end_offset:
+            partition.tail.popleft()
 
     def _put_topic(self, topic: TopicInfo) -> None:
         known = self.topics_by_id.get(topic.topic_id)

@@ -3,9 +3,12 @@
 import asyncio
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from msgspec import structs
+
+from braidlog.control.aborted import drop_aborted
 from braidlog.control.catalog import Catalog
 from braidlog.control.error_codes import ErrorCode
 from braidlog.control.feed import Feed
@@ -34,9 +37,10 @@ _Pair: TypeAlias = tuple[IndexedExtent, StoredObject]
 _ROWS_PER_QUERY = 128
 _COLUMNS = (
     "e.partition_id, e.base_offset, e.end_offset, e.object_number, e.position, e.length,"
-    " e.timestamp_ms_min, e.timestamp_ms_max, o.object_key, o.size_bytes"
+    " e.timestamp_ms_min, e.timestamp_ms_max, e.inline_bytes, o.object_key, o.size_bytes"
 )
-_FROM = "FROM extents e JOIN objects o ON o.number = e.object_number"
+_FROM = "FROM extents e LEFT JOIN objects o ON o.number = e.object_number"
+"""No object holds the markers that end transactions."""
 
 
 class ExtentIndex:
@@ -107,16 +111,15 @@ class ExtentIndex:
         """
         state = self._catalog.partitions.get(partition_id)
         # The table knows neither of extents that are not in it.
-        high_watermark, size_bytes = (state.next_offset, state.size_bytes) if state is not None else (0, 0)
+        now = state.bounds if state is not None else PartitionBounds(partition_id, 0, 0, 0)
         newest = [(extent, self._recent.stored[extent.object_number]) for extent in recent]
 
         def find(tx: Transaction) -> FoundExtents:
             bounds = _read_bounds(tx, partition_id)
             if bounds is None or state is None:
                 return FoundExtents(PartitionBounds(partition_id, 0, 0, 0), [], [], known=False)
-            bounds = PartitionBounds(
-                partition_id, bounds.log_start_offset, max(high_watermark, bounds.log_start_offset), size_bytes
-            )
+            start = bounds.log_start_offset
+            bounds = structs.replace(now, log_start_offset=start, high_watermark=max(now.high_watermark, start))
             pairs = [
                 pair
                 for pair in search(tx, bounds, newest)
@@ -162,6 +165,7 @@ class ExtentIndex:
                     tx: Transaction, start: int = start, size: int = size_bytes, now: int = now_ms
                 ) -> tuple[int, int]:
                     removed, removed_bytes = drop_extents(tx, partition_id, start, now)
+                    drop_aborted(tx, partition_id, start)
                     tx.execute(
                         "UPDATE partitions SET log_start_offset = ?, size_bytes = ? WHERE partition_id = ?",
                         (start, size - removed_bytes, partition_id),
@@ -194,7 +198,12 @@ def drop_extents(tx: Transaction, partition_id: int, end_offset: int | None, now
     if not rows:
         return 0, 0
     tx.execute("DELETE FROM extents WHERE partition_id = ? AND base_offset <= ?", (partition_id, rows[-1][0]))
-    counts = Counter(row[2] for row in rows)
+    unreference(tx, Counter(row[2] for row in rows), now_ms)
+    return len(rows), sum(row[3] for row in rows)
+
+
+def unreference(tx: Transaction, counts: Mapping[int, int], now_ms: int) -> None:
+    """So many extents of these objects, by number, are no more. What nothing points to now is marked with the time."""
     tx.executemany(
         "UPDATE objects SET live_count = live_count - ? WHERE number = ?",
         [(count, number) for number, count in counts.items()],
@@ -203,7 +212,6 @@ def drop_extents(tx: Transaction, partition_id: int, end_offset: int | None, now
         "UPDATE objects SET unreferenced_ms = ? WHERE number = ? AND live_count = 0",
         [(now_ms, number) for number in counts],
     )
-    return len(rows), sum(row[3] for row in rows)
 
 
 def _nothing(tx: Transaction) -> None:
@@ -220,7 +228,7 @@ def _read_bounds(tx: Transaction, partition_id: int) -> PartitionBounds | None:
 
 
 def _pair(row: Row) -> _Pair:
-    return IndexedExtent(*row[:8]), StoredObject(row[3], row[8], row[9])
+    return IndexedExtent(*row[:9]), StoredObject(row[3], row[9] or "", row[10] or 0)
 
 
 def _end_offset(extent: IndexedExtent) -> int:

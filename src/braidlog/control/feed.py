@@ -5,7 +5,15 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import islice
 
-from braidlog.control.interface import FeedEvent, FeedPage, FeedPosition, FeedRequest, ObjectSequenced, TopicChanged
+from braidlog.control.interface import (
+    FeedEvent,
+    FeedPage,
+    FeedPosition,
+    FeedRequest,
+    ObjectSequenced,
+    TopicChanged,
+    TransactionsEnded,
+)
 
 EVENTS_PER_PAGE_MAX = 2_000
 BYTES_PER_PAGE_MAX = 8 * 1024 * 1024
@@ -16,6 +24,8 @@ def _cost_bytes(event: FeedEvent) -> int:
     match event:
         case ObjectSequenced(_, extents):
             return 200 + 160 * len(extents)
+        case TransactionsEnded(_, extents, _, aborted):
+            return 200 + 300 * len(extents) + 80 * len(aborted)
         case TopicChanged(topic):
             return 400 + 40 * len(topic.partition_ids)
         case _:

@@ -9,7 +9,13 @@ import msgspec
 
 from braidlog.control.counters import NumberBlocks
 from braidlog.control.error_codes import ErrorCode
-from braidlog.control.interface import InitProducerId, ProducerIdentity
+from braidlog.control.interface import (
+    ActiveProducer,
+    InitProducerId,
+    PartitionProducers,
+    ProducerDescriptions,
+    ProducerIdentity,
+)
 from braidlog.control.metadata import MetadataStore, Row, Transaction
 from braidlog.runtime.clock import Clock
 
@@ -127,6 +133,10 @@ def _sequence_after(batches: bytes) -> int:
         return -1
     last: int = REMEMBERED.unpack_from(batches, len(batches) - REMEMBERED.size)[1]
     return last + 1 if last + 1 < SEQUENCE_END else 0
+
+
+def _last_sequence(batches: bytes) -> int:
+    return int(REMEMBERED.unpack_from(batches, len(batches) - REMEMBERED.size)[1])
 
 
 def _base_offset(batches: bytes) -> int:
@@ -299,10 +309,13 @@ class Producers:
                 del self._cache[producer_id]
                 count -= len(producer.partitions) + 1
 
+    async def reserve_id(self) -> int:
+        """An id that nobody has had. Called by who holds the turn."""
+        await self._ids.reserve(1)
+        return self._ids.take()
+
     async def init(self, request: InitProducerId) -> ProducerIdentity:
-        if request.transactional_id is not None:
-            # Clients take this code for the cluster's final word and stop, instead of asking again and again.
-            return ProducerIdentity(int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), -1, -1)
+        """For a producer without a transactional id."""
         async with self._turn:
             now_ms = self._clock.wall_ms()
             producer: Producer | None = None
@@ -312,8 +325,7 @@ class Producers:
                     return ProducerIdentity(_INVALID_EPOCH, -1, -1)
             epoch = max(producer.epoch, request.producer_epoch) + 1 if producer is not None else 0
             if producer is None or producer.epoch < 0 or epoch > PRODUCER_EPOCH_MAX:
-                await self._ids.reserve(1)
-                producer, epoch = Producer(self._ids.take()), 0
+                producer, epoch = Producer(await self.reserve_id()), 0
             row = (producer.producer_id, epoch, 0, now_ms)
             await self._metadata.transact(lambda tx: write_producers(tx, [row]))
             producer.epoch, producer.adopted, producer.active_ms = epoch, False, now_ms
@@ -340,6 +352,14 @@ class Producers:
             count += len(expired)
             if len(expired) < _EXPIRED_PER_TRANSACTION:
                 return count
+
+    async def describe(self, partition_ids: Iterable[int]) -> ProducerDescriptions:
+        """What is known of the producers of some partitions, their transactions apart."""
+        async with self._turn:
+            # Then the table knows all that memory does.
+            await self._settle()
+            wanted = list(dict.fromkeys(partition_ids))
+            return ProducerDescriptions(await self._metadata.read(lambda tx: _read_writers(tx, wanted)))
 
     def forget_partitions(self, partition_ids: Iterable[int]) -> None:
         """Partitions are gone for good."""
@@ -370,6 +390,22 @@ def _read_producers(tx: Transaction, producer_ids: list[int]) -> dict[int, Produ
             producer.partitions[partition_id] = ProducerPartition(
                 producer_id, partition_id, epoch, _stored_batches(batches)
             )
+    return found
+
+
+def _read_writers(tx: Transaction, partition_ids: list[int]) -> list[PartitionProducers]:
+    found: list[PartitionProducers] = []
+    for partition_id in partition_ids:
+        rows = tx.query(
+            "SELECT s.producer_id, s.producer_epoch, s.batches, p.active_ms FROM producer_partitions s"
+            " JOIN producers p ON p.producer_id = s.producer_id WHERE s.partition_id = ? ORDER BY s.producer_id",
+            (partition_id,),
+        )
+        writers = [
+            ActiveProducer(producer_id, epoch, _last_sequence(_stored_batches(batches)), active_ms, -1)
+            for producer_id, epoch, batches, active_ms in rows
+        ]
+        found.append(PartitionProducers(partition_id, writers))
     return found
 
 

@@ -22,9 +22,9 @@ from braidlog.control.producers import (
 
 _INSERT = (
     "INSERT INTO extents (partition_id, base_offset, end_offset, object_number, position, length,"
-    " timestamp_ms_min, timestamp_ms_max) VALUES "
+    " timestamp_ms_min, timestamp_ms_max, inline_bytes) VALUES "
 )
-_INSERT_ROW = "(?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_ROW = "(?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ROWS_PER_INSERT = 64
 _INSERT_ONE = _INSERT + _INSERT_ROW
 _INSERT_MANY = _INSERT + ", ".join([_INSERT_ROW] * _ROWS_PER_INSERT)

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from braidlog.control.aborted import drop_aborted
 from braidlog.control.catalog import Catalog
 from braidlog.control.extent_index import EXTENTS_PER_REMOVAL_MAX, ExtentIndex, drop_extents
 from braidlog.control.metadata import MetadataStore, Transaction
@@ -94,7 +95,7 @@ class Retention:
 def _first_unexpired(tx: Transaction, partition_id: int, expired_ms: int, settled_offset: int) -> int:
     """Records without a timestamp are as old as their object's commit."""
     rows = tx.query(
-        "SELECT e.base_offset FROM extents e JOIN objects o ON o.number = e.object_number WHERE e.partition_id = ?"
+        "SELECT e.base_offset FROM extents e LEFT JOIN objects o ON o.number = e.object_number WHERE e.partition_id = ?"
         " AND CASE WHEN e.timestamp_ms_max < 0 THEN o.committed_ms ELSE e.timestamp_ms_max END >= ?"
         " ORDER BY e.base_offset LIMIT 1",
         (partition_id, expired_ms),
@@ -129,7 +130,9 @@ def _drop_removed(tx: Transaction, now_ms: int) -> tuple[list[int], int]:
         dropped += count
         if count == EXTENTS_PER_REMOVAL_MAX:
             break
+        drop_aborted(tx, partition_id, None)
         tx.execute("DELETE FROM producer_partitions WHERE partition_id = ?", (partition_id,))
+        tx.execute("DELETE FROM partition_compactions WHERE partition_id = ?", (partition_id,))
         tx.execute("DELETE FROM partitions WHERE partition_id = ?", (partition_id,))
         gone.append(partition_id)
         if dropped >= EXTENTS_PER_REMOVAL_MAX:

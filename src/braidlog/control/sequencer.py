@@ -38,9 +38,12 @@ from braidlog.control.producers import (
     write_producers,
 )
 from braidlog.control.recent import RecentExtents, Settling
+from braidlog.control.transaction_plans import AppendPlan
+from braidlog.control.transactions import Transactions
 from braidlog.objects.format import CorruptObject, decode_footer_bytes, extents_length
 from braidlog.objects.keys import parse_data_key
 from braidlog.objects.layout import KAFKA_BATCHES, ExtentEntry, Footer
+from braidlog.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.errors import BraidError, ControlUnavailable, Remedy
 
@@ -49,14 +52,12 @@ OBJECTS_WAITING_MAX = 10_000
 VERDICTS_REMEMBERED = 4_096
 """In memory, for retries that follow at once. Later ones are found in the metadata."""
 
-_OBJECT_NUMBER_BLOCK = 10_000
 _REMEMBERED_BYTES = REMEMBERED.size
-_TRANSACTIONAL_OR_CONTROL = 0x10 | 0x20
+_TRANSACTIONAL_OR_CONTROL = TRANSACTIONAL_BIT | CONTROL_BIT
 
 _STALE = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _UNKNOWN_PARTITION = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 _UNKNOWN_TOPIC = int(ErrorCode.UNKNOWN_TOPIC_ID)
-_INVALID_TXN_STATE = int(ErrorCode.INVALID_TXN_STATE)
 _INVALID_RECORD = int(ErrorCode.INVALID_RECORD)
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -85,10 +86,18 @@ class _Waiting:
 class _GroupPlan:
     """What one group of objects would change. Touches only the `planned` side of the state."""
 
-    def __init__(self, catalog: Catalog, producers: dict[int, Producer], changes: ProducerPlan, now_ms: int) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        producers: dict[int, Producer],
+        changes: ProducerPlan,
+        transactions: AppendPlan,
+        now_ms: int,
+    ) -> None:
         self._topics = catalog.topics
         self._producers = producers
         self._changes = changes
+        self.transactions = transactions
         self._now_ms = now_ms
         self._partitions: dict[int, PartitionState] = {}
         self._object_rows: list[Row] = []
@@ -107,6 +116,7 @@ class _GroupPlan:
         # This runs for every extent, and its inner loop for every batch, that the whole cluster writes: so it is one
         # function, and what is looked up often is looked up once.
         topics, partitions, producers, changes = self._topics, self._partitions, self._producers, self._changes
+        transactions = self.transactions
         answers: list[ExtentVerdict] = []
         indexed: list[IndexedExtent] = []
         states: list[PartitionState] = []
@@ -127,21 +137,27 @@ class _GroupPlan:
             accepted_bytes = 0
             for batch in extent.batches:
                 code = 0
-                if batch.attributes & _TRANSACTIONAL_OR_CONTROL:
-                    code = _INVALID_TXN_STATE
+                if batch.attributes & CONTROL_BIT:
+                    code = _INVALID_RECORD
                 elif (producer_id := batch.producer_id) >= 0:
                     sequence, epoch = batch.base_sequence, batch.producer_epoch
                     producer = producers[producer_id]
                     known = producer.partitions.get(partition_id) or producer.partition(partition_id)
+                    if batch.attributes & TRANSACTIONAL_BIT or state.open_transactions or not transactions.is_empty:
+                        code = transactions.admit(batch, state)
                     if sequence < 0 or epoch < 0:
                         code = _INVALID_RECORD
-                    else:
+                    elif code == 0:
                         code = known.judge(epoch, sequence, batch.offset_count, offset, producer.adopted)
                     if code == 0:
                         batches.append((producer_id, partition_id, epoch, known.planned_batches[-_REMEMBERED_BYTES:]))
                         writers.append(known)
                         if not known.touched:
                             changes.touch(producer, known)
+                        if batch.attributes & TRANSACTIONAL_BIT:
+                            transactions.append(batch, state, offset)
+                elif batch.attributes & TRANSACTIONAL_BIT:
+                    code = _INVALID_RECORD
                 if code == 0:
                     verdicts.append(BatchVerdict(0, offset))
                     offset += batch.offset_count
@@ -189,7 +205,8 @@ class _GroupPlan:
         request = waiting.request
         self._add_object(waiting, number, ObjectVerdict(0, answers), len(indexed))
         if indexed:
-            event = ObjectSequenced(StoredObject(number, request.key, request.size), indexed)
+            stored = StoredObject(number, request.key, request.size)
+            event = ObjectSequenced(stored, indexed, transactions.take_opened())
             self.events.append(event)
             self.extent_count += len(indexed)
             self.batch_count += len(batches)
@@ -235,6 +252,7 @@ class _GroupPlan:
             "INSERT INTO recent_objects (number, extents, producer_batches) VALUES (?, ?, ?)", self._recent_rows
         )
         write_producers(tx, self._producer_rows)
+        self.transactions.write(tx)
         if self._settling is not None:
             self._settling.write(tx)
         return repeated
@@ -294,9 +312,12 @@ class Sequencer:
         producers: Producers,
         epochs: WriteEpochs,
         recent: RecentExtents,
+        transactions: Transactions,
+        numbers: NumberBlocks,
         feed: Feed,
         clock: Clock,
     ) -> None:
+        """`numbers` are those of the objects: whatever is sequenced has one, in the order in which it is."""
         self._metadata = metadata
         self._turn = turn
         self._catalog = catalog
@@ -305,7 +326,8 @@ class Sequencer:
         self._recent_extents = recent
         self._feed = feed
         self._clock = clock
-        self._numbers = NumberBlocks(metadata, "object_number", _OBJECT_NUMBER_BLOCK)
+        self._transactions = transactions
+        self._numbers = numbers
         self._queue: deque[_Waiting] = deque()
         self._waiting: dict[bytes, _Waiting] = {}
         """By nonce, queued or in flight: a second commit of the same object waits for the same verdict."""
@@ -345,7 +367,7 @@ class Sequencer:
         for request, footer in zip(requests, footers, strict=True):
             self._check_acceptable(request.key, footer)
         await self._numbers.reserve(len(footers))
-        plan = _GroupPlan(self._catalog, {}, self._producers.start_plan(), self._clock.wall_ms())
+        plan = self._start_plan({})
         unawaited: asyncio.Future[ObjectVerdict] = asyncio.get_running_loop().create_future()
         try:
             for request, footer in zip(requests, footers, strict=True):
@@ -362,8 +384,7 @@ class Sequencer:
         except BaseException:
             plan.discard()
             raise
-        plan.apply(self._recent_extents)
-        self._feed.publish(plan.events)
+        self._apply(plan)
         return verdicts
 
     def _check_acceptable(self, key: str, footer: Footer) -> None:
@@ -432,7 +453,7 @@ class Sequencer:
         """Sequence the group; returns what is left to do, where some of it turned out to be there already."""
         await self._numbers.reserve(len(group))
         producers = await self._producers.load(_producer_ids(group))
-        plan = _GroupPlan(self._catalog, producers, self._producers.start_plan(), self._clock.wall_ms())
+        plan = self._start_plan(producers)
         stale: list[_Waiting] = []
         floor = self._epochs.floor
         try:
@@ -449,8 +470,7 @@ class Sequencer:
         if repeated:
             plan.discard()
         else:
-            plan.apply(self._recent_extents)
-            self._feed.publish(plan.events)
+            self._apply(plan)
             for waiting, verdict, encoded in plan.verdicts:
                 self._finish(waiting, verdict, encoded)
         if stale:

@@ -15,6 +15,10 @@ from braidlog.control.extent_index import ExtentIndex
 from braidlog.control.feed import Feed
 from braidlog.control.groups import GroupCoordinator
 from braidlog.control.interface import (
+    EXPIRE,
+    AddedPartitions,
+    AddGroupToTransaction,
+    AddPartitionsToTransaction,
     AgentHeartbeat,
     AgentLeave,
     AlterConfigs,
@@ -25,54 +29,75 @@ from braidlog.control.interface import (
     CommitOffsets,
     CommitOffsetsAnswer,
     CommittedObjects,
-    CreatePartitions,
-    CreateTopics,
-    DeletedRecords,
-    DeleteGroups,
     CommitTransactionOffsets,
     CompactionRequested,
     CompleteJob,
     ConsumerGroupDescriptions,
     ConsumerHeartbeat,
     ConsumerHeartbeatAnswer,
+    CreatePartitions,
+    CreateTopics,
+    DeletedRecords,
+    DeleteGroups,
     DeleteOffsets,
     DeleteOffsetsAnswer,
     DeleteRecords,
     DeleteTopics,
+    DescribeConsumerGroups,
     DescribeGroups,
+    DescribeProducers,
+    DescribeTransactions,
     Done,
+    EndTransaction,
+    FailJob,
     FeedPage,
     FeedRequest,
     DescribeConsumerGroups,
     FetchOffsets,
     FetchOffsetsAnswer,
+    FindAborted,
     FindExtents,
     FindTimestamp,
+    FoundAborted,
     FoundExtents,
     GroupDescriptions,
     GroupHeartbeat,
     GroupListings,
     GroupOutcomes,
     HeartbeatAnswer,
+    HeartbeatJob,
     InitProducerId,
+    JobHeartbeat,
+    JobListings,
+    JobVerdict,
     JoinAnswer,
     JoinGroup,
     LeaseWriteEpoch,
     LeaveAnswer,
     LeaveGroup,
     ListGroups,
+    ListJobs,
+    ListTransactions,
     ObjectVerdict,
     Outcome,
+    ProducerDescriptions,
     ProducerIdentity,
     RegisterAgent,
     Registered,
+    RequestCompaction,
     Snapshot,
     SnapshotRequest,
     SyncAnswer,
     SyncGroup,
+    TakeJob,
+    TakenJob,
     TopicOutcomes,
+    TransactionDescriptions,
+    TransactionListings,
     WriteLease,
 )
+from braidlog.control.job_planner import JobPlanner
+from braidlog.control.jobs import JobBoard
 from braidlog.control.metadata import MetadataStore, Transaction
 from braidlog.control.producers import Producers
 from braidlog.control.recent import RecentExtents
@@ -80,6 +105,7 @@ from braidlog.control.retention import Retention
 from braidlog.control.sequencer import Sequencer
 from braidlog.control.settings import ControlSettings
 from braidlog.control.sweeper import Sweeper
+from braidlog.control.transactions import Transactions
 from braidlog.control.writers import Writers
 from braidlog.objects.store import Store
 from braidlog.runtime.clock import Clock
@@ -91,6 +117,7 @@ T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 CHANGES_IN_FLIGHT_MAX = 10_000
+_OBJECT_NUMBER_BLOCK = 10_000
 
 
 class ControlService:
@@ -133,33 +160,6 @@ class ControlService:
         self.index = ExtentIndex(
             metadata=metadata, turn=turn, catalog=self.catalog, recent=self.recent, feed=self.feed, clock=clock
         )
-        self.sequencer = Sequencer(
-            metadata=metadata,
-            turn=turn,
-            catalog=self.catalog,
-            producers=self.producers,
-            epochs=self.epochs,
-            recent=self.recent,
-            feed=self.feed,
-            clock=clock,
-        )
-        self.writers = Writers(
-            metadata,
-            turn,
-            self.sequencer,
-            self.epochs,
-            clock,
-            store_url=self._store.url,
-            lease_ms=int(settings.write_lease_s * 1000),
-            expiration_ms=int(settings.writer_expiration_s * 1000),
-        )
-        self.epochs.lowest_held = self.writers.lowest_epoch_held
-        self.agents = AgentRegistry(
-            metadata,
-            turn,
-            self.feed,
-            clock,
-            heartbeat_interval_s=settings.heartbeat_interval_s,
         self.groups = GroupCoordinator(
             metadata,
             clock,
@@ -182,6 +182,54 @@ class ControlService:
             clock=clock,
             settings=settings.transactions,
         )
+        self.sequencer = Sequencer(
+            metadata=metadata,
+            turn=turn,
+            catalog=self.catalog,
+            producers=self.producers,
+            epochs=self.epochs,
+            recent=self.recent,
+            transactions=self.transactions,
+            numbers=numbers,
+            feed=self.feed,
+            clock=clock,
+        )
+        self.writers = Writers(
+            metadata,
+            turn,
+            self.sequencer,
+            self.epochs,
+            clock,
+            store_url=self._store.url,
+            lease_ms=int(settings.write_lease_s * 1000),
+            expiration_ms=int(settings.writer_expiration_s * 1000),
+        )
+        self.jobs = JobBoard(
+            metadata=metadata,
+            turn=turn,
+            catalog=self.catalog,
+            epochs=self.epochs,
+            feed=self.feed,
+            clock=clock,
+            entropy=self._entropy.fork(f"jobs/{epoch}"),
+            lease_s=settings.jobs.lease_s,
+        )
+        self.planner = JobPlanner(
+            metadata=metadata,
+            turn=turn,
+            catalog=self.catalog,
+            recent=self.recent,
+            board=self.jobs,
+            clock=clock,
+            settings=settings.jobs,
+        )
+        self.epochs.lowest_held = self._lowest_epoch_held
+        self.agents = AgentRegistry(
+            metadata,
+            turn,
+            self.feed,
+            clock,
+            heartbeat_interval_s=settings.heartbeat_interval_s,
             session_timeout_s=settings.session_timeout_s,
         )
         self.retention = Retention(
@@ -203,20 +251,14 @@ class ControlService:
             unreferenced_grace_ms=int(settings.unreferenced_grace_s * 1000),
             full_sweep_interval_ms=int(settings.full_sweep_interval_s * 1000),
         )
-        self.groups = GroupCoordinator(
-            metadata,
-            clock,
-            self._entropy.fork(f"groups/{epoch}"),
-            settings.groups,
-            self._partition_exists,
-            self._topic_name,
-        )
         await self.recent.recover()
         await self.catalog.load()
         await self.epochs.load()
         await self.writers.load()
+        await self.jobs.load()
         await self.agents.load()
         await self.groups.start()
+        await self.transactions.load()
         self._running = True
         self._start_loops()
 
@@ -248,6 +290,22 @@ class ControlService:
 
         return await self._metadata.transact(load)
 
+    def _lowest_epoch_held(self) -> int | None:
+        held = [self.writers.lowest_epoch_held(), self.jobs.lowest_epoch_held()]
+        return min((epoch for epoch in held if epoch is not None), default=None)
+
+    async def _expire(self) -> None:
+        """Retention, for whoever lists jobs: only what has removed something is noted."""
+        dropped = await self.retention.run_once()
+        if dropped:
+            await self.jobs.note_done(EXPIRE, "retention", dropped, f"{dropped} extents dropped")
+
+    async def _sweep(self) -> None:
+        swept = await self.sweeper.run_once()
+        if swept.orphan_count or swept.unreferenced_count:
+            detail = f"{swept.unreferenced_count} unreferenced objects and {swept.orphan_count} orphans deleted"
+            await self.jobs.note_done(EXPIRE, "sweeper", 0, detail)
+
     def _partition_exists(self, topic_id: bytes, index: int) -> bool:
         return self.catalog.partition(topic_id, index) is not None
 
@@ -262,10 +320,14 @@ class ControlService:
         steps: list[tuple[str, float, Callable[[], Awaitable[object]]]] = [
             ("write epochs", settings.epoch_interval_s, self.epochs.advance),
             ("agent sessions", settings.heartbeat_interval_s, self.agents.expire_once),
-            ("retention", settings.retention_interval_s, self.retention.run_once),
-            ("sweeper", settings.sweep_interval_s, self.sweeper.run_once),
+            ("retention", settings.retention_interval_s, self._expire),
+            ("sweeper", settings.sweep_interval_s, self._sweep),
+            ("job planning", settings.jobs.plan_interval_s, self.planner.plan_once),
+            ("job leases", settings.jobs.lease_s / 5, self.jobs.expire_once),
             ("producer expiry", settings.producer_expiration_s / 24, self.producers.expire_once),
             ("group expiry", settings.group_expiry_interval_s, self.groups.expire_once),
+            ("overdue transactions", settings.transactions.timeout_check_interval_s, self.transactions.abort_overdue),
+            ("transactional id expiry", settings.transactions.expiry_check_interval_s, self.transactions.expire_once),
             ("writer expiry", settings.writer_expiration_s / 24, self.writers.expire_once),
         ]
         self._loops = [
@@ -395,13 +457,79 @@ class ControlService:
         return await self._within(timeout_s, self.index.delete_records(request), change=True)
 
     async def init_producer_id(self, request: InitProducerId, *, timeout_s: float | None = None) -> ProducerIdentity:
-        return await self._within(timeout_s, self.producers.init(request), change=True)
+        who = self.producers if request.transactional_id is None else self.transactions
+        return await self._within(timeout_s, who.init(request), change=True)
 
     async def lease_write_epoch(self, request: LeaseWriteEpoch, *, timeout_s: float | None = None) -> WriteLease:
         return await self._within(timeout_s, self.writers.lease(request), change=True)
 
     async def commit_objects(self, request: CommitObjects, *, timeout_s: float | None = None) -> CommittedObjects:
         return await self._within(timeout_s, self.writers.commit(request), change=True)
+
+    # ── transactions ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def add_partitions_to_transaction(
+        self, request: AddPartitionsToTransaction, *, timeout_s: float | None = None
+    ) -> AddedPartitions:
+        return await self._within(timeout_s, self.transactions.add_partitions(request), change=True)
+
+    async def add_group_to_transaction(
+        self, request: AddGroupToTransaction, *, timeout_s: float | None = None
+    ) -> Outcome:
+        return await self._within(timeout_s, self.transactions.add_group(request), change=True)
+
+    async def commit_transaction_offsets(
+        self, request: CommitTransactionOffsets, *, timeout_s: float | None = None
+    ) -> CommitOffsetsAnswer:
+        return await self._within(timeout_s, self.transactions.commit_offsets(request), change=True)
+
+    async def end_transaction(self, request: EndTransaction, *, timeout_s: float | None = None) -> ProducerIdentity:
+        return await self._within(timeout_s, self.transactions.end(request), change=True)
+
+    async def find_aborted(self, request: FindAborted, *, timeout_s: float | None = None) -> FoundAborted:
+        return await self._within(timeout_s, self.transactions.find_aborted(request))
+
+    async def describe_transactions(
+        self, request: DescribeTransactions, *, timeout_s: float | None = None
+    ) -> TransactionDescriptions:
+        return await self._within(timeout_s, self.transactions.describe(request))
+
+    async def list_transactions(
+        self, request: ListTransactions, *, timeout_s: float | None = None
+    ) -> TransactionListings:
+        return await self._within(timeout_s, self.transactions.list(request))
+
+    async def describe_producers(
+        self, request: DescribeProducers, *, timeout_s: float | None = None
+    ) -> ProducerDescriptions:
+        return await self._within(timeout_s, self.transactions.describe_producers(request), change=True)
+
+    # ── jobs ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def take_job(self, request: TakeJob, *, timeout_s: float | None = None) -> TakenJob:
+        return await self._within(timeout_s, self.jobs.take(request))
+
+    async def heartbeat_job(self, request: HeartbeatJob, *, timeout_s: float | None = None) -> JobHeartbeat:
+        if not self._running:
+            raise ControlUnavailable("the control plane is not running")
+        return self.jobs.heartbeat(request)
+
+    async def complete_job(self, request: CompleteJob, *, timeout_s: float | None = None) -> JobVerdict:
+        return await self._within(timeout_s, self.jobs.complete(request), change=True)
+
+    async def fail_job(self, request: FailJob, *, timeout_s: float | None = None) -> Done:
+        await self._within(timeout_s, self.jobs.fail(request), change=True)
+        return Done()
+
+    async def list_jobs(self, request: ListJobs, *, timeout_s: float | None = None) -> JobListings:
+        if not self._running:
+            raise ControlUnavailable("the control plane is not running")
+        return self.jobs.list(request)
+
+    async def request_compaction(
+        self, request: RequestCompaction, *, timeout_s: float | None = None
+    ) -> CompactionRequested:
+        return await self._within(timeout_s, self.planner.request_compaction(request), change=True)
 
     # ── consumer groups ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -421,7 +549,8 @@ class ControlService:
         return await self._within(timeout_s, self.groups.commit_offsets(request), change=True)
 
     async def fetch_offsets(self, request: FetchOffsets, *, timeout_s: float | None = None) -> FetchOffsetsAnswer:
-        return await self._within(timeout_s, self.groups.fetch_offsets(request))
+        answer = await self._within(timeout_s, self.groups.fetch_offsets(request))
+        return self.transactions.mark_unstable(request, answer) if request.require_stable else answer
 
     async def delete_offsets(self, request: DeleteOffsets, *, timeout_s: float | None = None) -> DeleteOffsetsAnswer:
         return await self._within(timeout_s, self.groups.delete_offsets(request), change=True)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 
 from braidlog.control.group_settings import GroupSettings
+from braidlog.control.job_settings import JobSettings
+from braidlog.control.transaction_settings import TransactionSettings
 from braidlog.runtime.errors import InvalidSetting
 
 
@@ -36,12 +38,19 @@ class ControlSettings:
     feed_events_max: int = 100_000
     feed_bytes_max: int = 64 * 1024 * 1024
     groups: GroupSettings = field(default_factory=GroupSettings)
+    jobs: JobSettings = field(default_factory=JobSettings)
+    transactions: TransactionSettings = field(default_factory=TransactionSettings)
 
     def __post_init__(self) -> None:
         if self.session_timeout_s <= self.heartbeat_interval_s:
             raise InvalidSetting(
                 f"a session of {self.session_timeout_s} s ends before a heartbeat, every {self.heartbeat_interval_s} s",
                 help="Make the session timeout at least three times the heartbeat interval.",
+            )
+        if self.transactions.timeout_ms_max > self.producer_expiration_s * 500:
+            raise InvalidSetting(
+                f"a transaction of {self.transactions.timeout_ms_max / 1000} s outlives what is known of its producer",
+                help="Make transaction.max.timeout.ms at most half of the producers' expiration.",
             )
         if self.grace_epochs < 1:
             raise InvalidSetting("no upload could ever finish in time", help="grace_epochs is 1 or more")

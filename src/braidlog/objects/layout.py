@@ -21,6 +21,10 @@ KAFKA_BATCHES = 0
 ARROW_STREAM = 1
 """Payload of an extent: one Arrow IPC stream."""
 
+ADDS_PARTITION_BIT = 0x4000
+"""In a batch's attributes here, and never in the batch itself: a transactional batch whose partition need not have been
+added to its transaction before."""
+
 NONCE_BYTES = 16
 TOPIC_ID_BYTES = 16
 
@@ -37,7 +41,7 @@ class BatchEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     offset_count: Annotated[int, Meta(ge=1, le=RECORDS_PER_BATCH_MAX)]
     """How many offsets the batch takes: its last offset delta plus one."""
     attributes: Annotated[int, Meta(ge=-(2**15), lt=2**15)]
-    """The batch's attribute bits: compression, timestamp type, transactional, control."""
+    """The batch's attribute bits: compression, timestamp type, transactional, control; and `ADDS_PARTITION_BIT`."""
     timestamp_ms_max: _Milliseconds
     producer_id: Annotated[int, Meta(ge=-1, le=2**63 - 1)] = -1
     producer_epoch: Annotated[int, Meta(ge=-1, lt=2**15)] = -1

@@ -15,6 +15,9 @@ from braidlog.runtime.errors import ControlUnavailable
 SECOND = i32Timedelta.parse(timedelta(seconds=10))
 TOPIC_ID = UUID(int=7)
 
+OWNER = {"transactional_id": "t", "producer_id": 1, "producer_epoch": 0}
+OLD_OWNER = {f"v3_and_below_{name}": value for name, value in OWNER.items()}
+
 SMALLEST = {
     8: part("OffsetCommitRequest", group_id="g", member_id="", topics=()),
     9: part("OffsetFetchRequest", group_id="g", topics=(), groups=()),
@@ -30,6 +33,10 @@ SMALLEST = {
     21: part("DeleteRecordsRequest", topics=(), timeout=SECOND),
     22: part("InitProducerIdRequest", transactional_id=None, transaction_timeout=SECOND),
     23: part("OffsetForLeaderEpochRequest", topics=()),
+    24: part("AddPartitionsToTxnRequest", **OLD_OWNER, v3_and_below_topics=(), transactions=()),
+    25: part("AddOffsetsToTxnRequest", **OWNER, group_id="g"),
+    26: part("EndTxnRequest", **OWNER, committed=True),
+    28: part("TxnOffsetCommitRequest", **OWNER, group_id="g", topics=()),
     32: part("DescribeConfigsRequest", resources=()),
     33: part("AlterConfigsRequest", resources=(), validate_only=False),
     35: part("DescribeLogDirsRequest", topics=None),
@@ -38,6 +45,9 @@ SMALLEST = {
     44: part("IncrementalAlterConfigsRequest", resources=(), validate_only=False),
     47: part("OffsetDeleteRequest", group_id="g", topics=()),
     60: part("DescribeClusterRequest", include_cluster_authorized_operations=False, include_fenced_brokers=False),
+    61: part("DescribeProducersRequest", topics=()),
+    65: part("DescribeTransactionsRequest", transactional_ids=()),
+    66: part("ListTransactionsRequest", state_filters=(), producer_id_filters=()),
     74: part("ListConfigResourcesRequest"),
     75: part("DescribeTopicPartitionsRequest", topics=()),
 }
@@ -172,6 +182,45 @@ FULL = {
             )
         ],
     ),
+    24: part(
+        "AddPartitionsToTxnRequest",
+        **OLD_OWNER,
+        v3_and_below_topics=[part("AddPartitionsToTxnTopic", name="nowhere", partitions=(0,))],
+        transactions=[
+            part(
+                "AddPartitionsToTxnTransaction",
+                **OWNER,
+                verify_only=verify_only,
+                topics=[part("AddPartitionsToTxnTopic", name="nowhere", partitions=(0,))],
+            )
+            for verify_only in (False, True)
+        ],
+    ),
+    25: part("AddOffsetsToTxnRequest", **OWNER, group_id="g"),
+    26: part("EndTxnRequest", **OWNER, committed=False),
+    28: part(
+        "TxnOffsetCommitRequest",
+        **OWNER,
+        group_id="g",
+        generation_id=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=[
+            part(
+                "TxnOffsetCommitRequestTopic",
+                name="nowhere",
+                partitions=[
+                    part(
+                        "TxnOffsetCommitRequestPartition",
+                        partition_index=0,
+                        committed_offset=3,
+                        committed_leader_epoch=-1,
+                        committed_metadata=None,
+                    )
+                ],
+            )
+        ],
+    ),
     32: part(
         "DescribeConfigsRequest",
         resources=[
@@ -218,6 +267,9 @@ FULL = {
         endpoint_type=2,
         include_fenced_brokers=True,
     ),
+    61: part("DescribeProducersRequest", topics=[part("TopicRequest", name="nowhere", partition_indexes=(0,))]),
+    65: part("DescribeTransactionsRequest", transactional_ids=("nobody", "")),
+    66: part("ListTransactionsRequest", state_filters=("Ongoing", "?"), producer_id_filters=(1,), duration_filter=5),
     74: part("ListConfigResourcesRequest", resource_types=(2, 4)),
     75: part(
         "DescribeTopicPartitionsRequest",

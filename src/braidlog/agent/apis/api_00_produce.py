@@ -6,8 +6,14 @@ from kio.schema.errors import ErrorCode
 
 from braidlog.agent.connection import ResponseSlot
 from braidlog.agent.view import TopicView
-from braidlog.objects.layout import BatchEntry
-from braidlog.records.batch import BatchHeader, read_header, stamp_log_append_time, validate_batches
+from braidlog.objects.layout import ADDS_PARTITION_BIT, BatchEntry
+from braidlog.records.batch import (
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    read_header,
+    stamp_log_append_time,
+    validate_batches,
+)
 from braidlog.records.codec import CODEC_NAMES
 from braidlog.records.errors import InvalidBatch
 from braidlog.records.record import first_null_key, recompress
@@ -33,6 +39,10 @@ VERSIONS = range(14)
 SERVED_FROM = 3
 ZSTD_FROM = 7
 FLEXIBLE_FROM = 9
+ABORTABLE_FROM = 11
+"""Clients that know that a transaction may have to be aborted without being over with."""
+ADDS_PARTITION_FROM = 12
+"""Clients that add a partition to their transaction by writing to it."""
 IDS_FROM = 13
 
 _NONE = int(ErrorCode.none)
@@ -45,10 +55,11 @@ class PendingProduce:
     It keeps what the answer needs and nothing of the request itself, whose frame can be large.
     """
 
-    __slots__ = ("_acks", "_correlation_id", "_open", "_slot", "_version", "topics")
+    __slots__ = ("_acks", "_correlation_id", "_open", "_slot", "_version", "is_transactional", "topics")
 
-    def __init__(self, header: RequestHeader, acks: int, slot: ResponseSlot) -> None:
+    def __init__(self, header: RequestHeader, acks: int, is_transactional: bool, slot: ResponseSlot) -> None:
         self._acks = acks
+        self.is_transactional = is_transactional
         self._correlation_id = header.correlation_id
         self._version = header.api_version
         self._slot = slot
@@ -95,15 +106,18 @@ def _body(version: int, topics: list[tuple[str, bytes, list[ProducedPartition | 
                     version, name, topic_id, only.partition, only.base_offset, only.append_ms, only.log_start_offset
                 )
     produced = [
-        ProducedTopic(name, topic_id, [_produced(answer) for answer in answers]) for name, topic_id, answers in topics
+        ProducedTopic(name, topic_id, [_produced(answer, version) for answer in answers])
+        for name, topic_id, answers in topics
     ]
     return write_produce_response(version, ProduceResponse(produced))
 
 
-def _produced(answer: ProducedPartition | WriteRequest) -> ProducedPartition:
+def _produced(answer: ProducedPartition | WriteRequest, version: int) -> ProducedPartition:
     if isinstance(answer, ProducedPartition):
         return answer
     code = answer.error_code
+    if code == ErrorCode.invalid_txn_state and version >= ABORTABLE_FROM:
+        code = ErrorCode.transaction_abortable
     append_ms = answer.append_ms if code == _NONE else -1
     return ProducedPartition(
         answer.partition, code, answer.base_offset, append_ms, answer.log_start_offset, (), answer.error_message
@@ -120,7 +134,7 @@ def handle(agent: "Agent", header: RequestHeader, body: memoryview, slot: Respon
         slot.abandon(f"Produce version {version} is too old: record batches need version 3 or later")
         return
     request = read_produce_request(version, body)
-    pending = PendingProduce(header, request.acks, slot)
+    pending = PendingProduce(header, request.acks, request.transactional_id is not None, slot)
     view = agent.view
     open_count = 0
     for name, topic_id, partitions in request.topics:
@@ -162,8 +176,9 @@ def _submit(
             message = f"{len(batches)} batches for one partition: send one per request"
             return _refused(index, ErrorCode.invalid_record, message)
         data, batch, append_ms = records, batches[0], -1
-        if batch.is_transactional:
-            return _refused(index, ErrorCode.invalid_txn_state, "this cluster does not take transactional records")
+        if batch.is_transactional and not pending.is_transactional:
+            message = "transactional records without a transactional id"
+            return _refused(index, ErrorCode.transactional_id_authorization_failed, message)
         if not topic.takes_batches_as_sent:
             if topic.settings.compacted and (place := _keyless_record(data)) is not None:
                 message = "a compacted topic needs a key in every record"
@@ -174,7 +189,9 @@ def _submit(
     entry = BatchEntry(
         len(data),
         batch.last_offset_delta + 1,
-        batch.attributes,
+        batch.attributes | ADDS_PARTITION_BIT
+        if batch.attributes & TRANSACTIONAL_BIT and version >= ADDS_PARTITION_FROM
+        else batch.attributes,
         batch.timestamp_ms_highest,
         batch.producer_id,
         batch.producer_epoch,

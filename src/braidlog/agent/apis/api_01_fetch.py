@@ -11,11 +11,12 @@ from braidlog.agent.connection import ResponseSlot
 from braidlog.agent.placement import reader_for
 from braidlog.agent.reading import DamagedExtent, ExtentGone, Slice
 from braidlog.agent.view import PartitionView, TopicView
-from braidlog.control.interface import BoundsRequest, PartitionBounds
+from braidlog.control.interface import BoundsRequest, FindAborted, PartitionBounds
 from braidlog.objects.store import StoreError
 from braidlog.runtime.errors import BraidError
 from braidlog.runtime.tasks import TaskGroup
 from braidlog.wire.fetch import (
+    AbortedTransaction,
     FetchedPartition,
     FetchedTopic,
     FetchPartition,
@@ -54,6 +55,7 @@ class _Fetch:
         self._request = request
         self._slot = slot
         self._by_id = header.api_version >= 13
+        self._committed_only = request.isolation_level == 1
         self._confirmed: dict[int, PartitionBounds] = {}
         """Bounds that the control plane told, where the view seemed to be behind the consumer."""
 
@@ -128,7 +130,7 @@ class _Fetch:
             known += 1
             if self._range_error(wanted, partition) is not None:
                 return None
-            ready += self._available_bytes(wanted, partition)
+            ready += self._available_bytes(wanted, partition, self._readable_end(partition))
         asked = sum(len(topic.partitions) for topic in self._request.topics)
         return ready if known == asked and asked > 0 else None
 
@@ -188,17 +190,22 @@ class _Fetch:
                 allowance = min(max(wanted.bytes_max, 1), max(budget_bytes, 0))
                 yield allowance
                 if topic is not None and 0 <= wanted.partition_index < len(topic.partitions):
-                    budget_bytes -= min(
-                        allowance, self._available_bytes(wanted, topic.partitions[wanted.partition_index])
-                    )
+                    partition = topic.partitions[wanted.partition_index]
+                    available = self._available_bytes(wanted, partition, self._readable_end(partition))
+                    budget_bytes -= min(allowance, available)
+
+    def _readable_end(self, partition: PartitionView) -> int:
+        return partition.last_stable_offset if self._committed_only else partition.high_watermark
 
     @staticmethod
-    def _available_bytes(wanted: FetchPartition, partition: PartitionView) -> int:
+    def _available_bytes(wanted: FetchPartition, partition: PartitionView, end_offset: int) -> int:
         """Roughly, and where it is not known as many as are wanted."""
-        if wanted.fetch_offset >= partition.high_watermark:
+        if wanted.fetch_offset >= end_offset:
             return 0
         tail = partition.tail_from(wanted.fetch_offset)
-        return wanted.bytes_max if tail is None else min(sum(extent.length for extent, _ in tail), wanted.bytes_max)
+        if tail is None:
+            return wanted.bytes_max
+        return min(sum(extent.length for extent, _ in tail if extent.base_offset < end_offset), wanted.bytes_max)
 
     def _begin(
         self, topic: TopicView | None, wanted: FetchPartition, bytes_max: int
@@ -215,18 +222,43 @@ class _Fetch:
         if error is not None:
             return FetchedPartition(index, error, log_start_offset=partition.log_start_offset)
         preferred = reader_for(self._agent, partition, self._request.rack_id)
-        if preferred == -1 and wanted.fetch_offset < partition.high_watermark and bytes_max > 0:
-            return self._read_partition(partition, wanted, bytes_max)
+        end_offset = self._readable_end(partition)
+        if preferred == -1 and wanted.fetch_offset < end_offset and bytes_max > 0:
+            return self._read_partition(partition, wanted, bytes_max, end_offset)
         return self._answer(partition, wanted, Slice([], 0, wanted.fetch_offset), preferred)
 
     async def _read_partition(
-        self, partition: PartitionView, wanted: FetchPartition, bytes_max: int
+        self, partition: PartitionView, wanted: FetchPartition, bytes_max: int, stable_offset: int
     ) -> FetchedPartition:
+        """What was stable when the read began stays so: all of its transactions were decided, so that those of them
+        that were aborted can be told afterwards."""
+        offset, index = wanted.fetch_offset, wanted.partition_index
+        aborted: list[AbortedTransaction] | None = None
         try:
-            found = await self._agent.reader.read(partition, wanted.fetch_offset, bytes_max)
+            if not self._committed_only:
+                return self._answer(partition, wanted, await self._agent.reader.read(partition, offset, bytes_max))
+            found = await self._agent.reader.read(partition, offset, bytes_max, stable_offset)
+            aborted = await self._aborted_within(partition, offset, found.next_offset)
         except (StoreError, BraidError, DamagedExtent, ExtentGone) as problem:
-            return FetchedPartition(wanted.partition_index, self._read_error(problem, partition, wanted.fetch_offset))
-        return self._answer(partition, wanted, found)
+            return FetchedPartition(index, self._read_error(problem, partition, offset))
+        if aborted is None:
+            return FetchedPartition(index, ErrorCode.offset_out_of_range, log_start_offset=partition.log_start_offset)
+        return self._answer(partition, wanted, found)._replace(
+            last_stable_offset=stable_offset, aborted_transactions=aborted
+        )
+
+    async def _aborted_within(
+        self, partition: PartitionView, start_offset: int, end_offset: int
+    ) -> list[AbortedTransaction] | None:
+        """Aborted transactions with records in the range; None where the range is no longer there."""
+        known = partition.aborted_within(start_offset, end_offset)
+        if known is None:
+            request = FindAborted(partition.partition_id, start_offset, end_offset)
+            found = await self._agent.control.find_aborted(request, timeout_s=5.0)
+            if not found.known or found.bounds.log_start_offset > start_offset:
+                return None
+            known = found.aborted
+        return [AbortedTransaction(producer_id, first_offset) for producer_id, first_offset in known]
 
     def _answer(
         self, partition: PartitionView, wanted: FetchPartition, found: Slice, preferred: int = -1
@@ -236,9 +268,9 @@ class _Fetch:
             wanted.partition_index,
             ErrorCode.none,
             high_watermark=end_offset,
-            last_stable_offset=end_offset,
+            last_stable_offset=end_offset if partition.first_unstable_offset < 0 else partition.first_unstable_offset,
             log_start_offset=partition.log_start_offset,
-            aborted_transactions=None if self._request.isolation_level == 0 else [],
+            aborted_transactions=[] if self._committed_only else None,
             preferred_read_replica=preferred,
             records=found.buffers,
         )

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
+from msgspec import structs
 
 from braidlog.agent.apis.shared import CONTROL_FAILURES, NO_THROTTLE
 from braidlog.agent.context import RequestContext
@@ -44,7 +45,8 @@ async def handle(request: Any, context: RequestContext) -> Any:
     bounds: dict[int, PartitionBounds] = {}
     try:
         current = await agent.control.current_bounds(BoundsRequest(known), timeout_s=5.0)
-        bounds = {bound.partition_id: bound for bound in current.bounds}
+        committed_only = getattr(request, "isolation_level", 0) == 1
+        bounds = {bound.partition_id: _visible(bound, committed_only) for bound in current.bounds}
     except CONTROL_FAILURES:
         failure = ErrorCode.leader_not_available
     topics = []
@@ -75,6 +77,13 @@ async def handle(request: Any, context: RequestContext) -> Any:
     return answer("ListOffsetsResponse", throttle_time=NO_THROTTLE, topics=tuple(topics))
 
 
+def _visible(bounds: PartitionBounds, committed_only: bool) -> PartitionBounds:
+    """For readers of committed data the log ends where the first transaction begins that is not decided."""
+    if committed_only and bounds.first_unstable_offset >= 0:
+        return structs.replace(bounds, high_watermark=bounds.first_unstable_offset)
+    return bounds
+
+
 async def _find(
     agent: "Agent", partition: PartitionView, bounds: PartitionBounds, timestamp_ms: int
 ) -> tuple[ErrorCode, tuple[int, int]]:
@@ -87,7 +96,8 @@ async def _find(
     if timestamp_ms < MAX_TIMESTAMP:
         return ErrorCode.unsupported_version, NOTHING
     try:
-        return ErrorCode.none, await _find_by_time(agent, partition, bounds, timestamp_ms)
+        found = await _find_by_time(agent, partition, bounds, timestamp_ms)
+        return ErrorCode.none, found if found[0] < bounds.high_watermark else NOTHING
     except CONTROL_FAILURES:
         return ErrorCode.leader_not_available, NOTHING
     except StoreError:
@@ -115,7 +125,7 @@ async def _find_by_time(
             return NOTHING
         extent, stored = found.extents[0], found.objects[0]
         try:
-            data = await agent.cache.read(stored.key, stored.size, extent.position, extent.position + extent.length)
+            data = await agent.reader.bytes_of(extent, stored)
         except NotFound:
             # Replaced since the index was read, and the grace has passed: it says something else by now.
             if looked_again:

@@ -31,9 +31,10 @@ async def handle(request: Any, context: RequestContext) -> Any:
         return context.answer(
             "OffsetFetchResponse",
             throttle_time=NO_THROTTLE,
-            groups=tuple([await _group(group, context) for group in request.groups]),
+            groups=tuple([await _group(group, request.require_stable, context) for group in request.groups]),
         )
-    code, topics = await _fetch(str(request.group_id), request.topics, context)
+    stable = getattr(request, "require_stable", False)
+    code, topics = await _fetch(str(request.group_id), request.topics, stable, context)
     return context.answer(
         "OffsetFetchResponse",
         throttle_time=NO_THROTTLE,
@@ -42,9 +43,11 @@ async def handle(request: Any, context: RequestContext) -> Any:
     )
 
 
-async def _group(group: Any, context: RequestContext) -> Any:
+async def _group(group: Any, require_stable: bool, context: RequestContext) -> Any:
     member_id, member_epoch = getattr(group, "member_id", None), getattr(group, "member_epoch", -1)
-    code, topics = await _fetch(str(group.group_id), group.topics, context, member_id, member_epoch)
+    code, topics = await _fetch(
+        str(group.group_id), group.topics, require_stable, context, member_id, member_epoch
+    )
     return context.answer(
         "OffsetFetchResponseGroup",
         group_id=group.group_id,
@@ -77,12 +80,13 @@ def _topics(topics: _ByTopic, topic_class: str, partition_class: str, context: R
 async def _fetch(
     group_id: str,
     topics: Iterable[Any] | None,
+    require_stable: bool,
     context: RequestContext,
     member_id: str | None = None,
     member_epoch: int = -1,
 ) -> tuple[ErrorCode, _ByTopic]:
     if topics is None:
-        answer = await _ask(FetchOffsets(group_id, None, member_id=member_id, member_epoch=member_epoch), context)
+        answer = await _ask(FetchOffsets(group_id, None, require_stable, member_id, member_epoch), context)
         return ErrorCode(answer.error_code), _all_topics(answer, context)
     view = context.agent.view
     partitions: list[tuple[bytes, int]] = []
@@ -90,7 +94,7 @@ async def _fetch(
         if (known := topic_of(view, topic)) is not None:
             partitions += [(known.info.topic_id, index) for index in topic.partition_indexes]
     # Asked even for nothing: the answer also says how the group is.
-    asked = FetchOffsets(group_id, partitions, member_id=member_id, member_epoch=member_epoch)
+    asked = FetchOffsets(group_id, partitions, require_stable, member_id, member_epoch)
     answer = await _ask(asked, context)
     found = {(committed.topic_id, committed.partition): committed for committed in answer.offsets}
     code = ErrorCode(answer.error_code)
@@ -107,7 +111,11 @@ async def _fetch(
         result.append(
             (
                 identity,
-                [(index, found.get((topic_id, index), nothing), topic_code) for index in topic.partition_indexes],
+                [
+                    (index, committed, ErrorCode(committed.error_code) or topic_code)
+                    for index in topic.partition_indexes
+                    for committed in (found.get((topic_id, index), nothing),)
+                ],
             )
         )
     return code, result if not code or context.version < 2 else []
@@ -119,7 +127,8 @@ def _all_topics(answer: FetchOffsetsAnswer, context: RequestContext) -> _ByTopic
     by_topic: dict[bytes, list[tuple[int, CommittedOffset, ErrorCode]]] = {}
     for committed in answer.offsets:
         if committed.topic_id in view.topics_by_id:
-            by_topic.setdefault(committed.topic_id, []).append((committed.partition, committed, ErrorCode.none))
+            code = ErrorCode(committed.error_code)
+            by_topic.setdefault(committed.topic_id, []).append((committed.partition, committed, code))
     return [
         (
             {"topic_id": UUID(bytes=topic_id)}

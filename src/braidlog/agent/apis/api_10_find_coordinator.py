@@ -1,7 +1,7 @@
-"""FindCoordinator: which agent a group talks to.
+"""FindCoordinator: which agent a group, or a transactional producer, talks to.
 
-Any agent can serve any group, since the control plane keeps them all. Groups are spread over the live agents by
-rendezvous hashing, so that all agents name the same one and an agent that goes moves only its own groups.
+Any agent can serve any of them, since the control plane keeps them all. They are spread over the live agents by
+rendezvous hashing, so that all agents name the same one and an agent that goes moves only its own.
 """
 
 from typing import Any
@@ -57,10 +57,7 @@ def _coordinator(key: str, key_type: int, context: RequestContext) -> Any:
 
 
 def _find(key: str, key_type: int, view: ClusterView) -> tuple[ErrorCode, str, AgentInfo]:
-    if key_type == TRANSACTION:
-        # The one code that every client takes as final; others it would retry until its own timeout.
-        return ErrorCode.transactional_id_authorization_failed, "Transactions are not supported here.", _NOBODY
-    if key_type != GROUP:
+    if key_type not in {GROUP, TRANSACTION}:
         return ErrorCode.invalid_request, f"Unsupported coordinator type {key_type}.", _NOBODY
     agent = coordinator_of(key, view)
     if agent is None:
@@ -68,6 +65,6 @@ def _find(key: str, key_type: int, view: ClusterView) -> tuple[ErrorCode, str, A
     return ErrorCode.none, "", agent
 
 
-def coordinator_of(group_id: str, view: ClusterView) -> AgentInfo | None:
-    """The live agent that this group is sent to."""
-    return pick(list(view.agents.values()), group_id.encode())
+def coordinator_of(key: str, view: ClusterView) -> AgentInfo | None:
+    """The live agent that this group or transactional id is sent to."""
+    return pick(list(view.agents.values()), key.encode())

@@ -16,7 +16,7 @@ KEY = 18
 VERSIONS = range(5)
 
 
-FEATURES = {"group.version": (0, 1)}
+FEATURES = {"group.version": (0, 1), "transaction.version": (0, 2)}
 """What of Kafka's optional behaviour clients may count on: each feature's versions, of which the newest is in use."""
 
 

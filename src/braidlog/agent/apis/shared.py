@@ -8,6 +8,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32Timedelta
 
+from braidlog.agent.context import RequestContext
 from braidlog.agent.view import ClusterView, TopicView
 from braidlog.runtime.errors import BraidError, Remedy
 
@@ -35,6 +36,13 @@ CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12
 def group_failure(_error: BraidError) -> ErrorCode:
     """For group APIs: the client looks for the coordinator again, and by that for an agent that can reach one."""
     return ErrorCode.coordinator_not_available
+
+
+def fenced_code(code: int, context: RequestContext, *, fenced_from: int) -> ErrorCode:
+    """For transaction APIs: clients that ask in an older version know another name for being fenced off."""
+    if code == ErrorCode.producer_fenced and context.version < fenced_from:
+        return ErrorCode.invalid_producer_epoch
+    return ErrorCode(code)
 
 
 def admin_failure(error: BraidError) -> ErrorCode:

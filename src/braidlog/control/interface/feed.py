@@ -116,6 +116,14 @@ class BoundsChanged(Message, frozen=True, tag="bounds"):
     bounds: PartitionBounds
 
 
+class ExtentsReplaced(Message, frozen=True, tag="extents-replaced"):
+    """Extents below `end_offset` were merged or compacted. Who has read them from the index goes on for the grace
+    period, in which their objects stay; whoever looks again finds better ones."""
+
+    partition_id: int
+    end_offset: int
+
+
 class AgentChanged(Message, frozen=True, tag="agent"):
     agent: AgentInfo
 
@@ -134,6 +142,7 @@ FeedEvent = (
     | TopicChanged
     | TopicRemoved
     | BoundsChanged
+    | ExtentsReplaced
     | AgentChanged
     | AgentRemoved
     | ClusterConfigChanged

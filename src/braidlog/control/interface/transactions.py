@@ -81,7 +81,8 @@ class TransactionDescription(Message, frozen=True):
     transactional_id: str
     state: str = ""
     timeout_ms: int = 0
-    started_ms: int = -1
+    started_ms: int = 0
+    """-1: no transaction is ongoing."""
     producer_id: int = -1
     producer_epoch: int = -1
     partitions: list[tuple[bytes, int]] = msgspec.field(default_factory=list)
