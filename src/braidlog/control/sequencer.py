@@ -485,6 +485,21 @@ class Sequencer:
                 rest.append(waiting)
         return rest
 
+    def _start_plan(self, producers: dict[int, Producer]) -> _GroupPlan:
+        return _GroupPlan(
+            self._catalog,
+            producers,
+            self._producers.start_plan(),
+            self._transactions.start_plan(),
+            self._clock.wall_ms(),
+        )
+
+    def _apply(self, plan: _GroupPlan) -> None:
+        """The plan is durable: now it is visible."""
+        plan.apply(self._recent_extents)
+        self._transactions.applied(plan.transactions)
+        self._feed.publish(plan.events)
+
     async def _refuse_stale(self, stale: list[_Waiting], floor: int) -> None:
         """Below the floor only objects that were sequenced before get an answer other than no."""
 
