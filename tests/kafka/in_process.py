@@ -81,6 +81,11 @@ class InProcessBraidlog:
             self._thread.join()
             self._loop.close()
 
+    @property
+    def agent(self) -> Agent:
+        assert self._agent is not None, "it has not started"
+        return self._agent
+
     def restart_agent(self) -> None:
         """Answer what was accepted, leave, and come back at the same port with nothing remembered."""
         self._run(self._restart_agent())
@@ -103,9 +108,8 @@ class InProcessBraidlog:
     async def _start_agent(self) -> None:
         assert self._remote is not None
         assert self._store is not None
-        self._agent = Agent(
-            self._remote, self._store, self._clock, self._entropy, self._settings.agent, Metrics(process=False)
-        )
+        self.metrics = Metrics(process=False)
+        self._agent = Agent(self._remote, self._store, self._clock, self._entropy, self._settings.agent, self.metrics)
         await self._agent.start()
 
     async def _restart_agent(self) -> None:

@@ -9,6 +9,7 @@ import math
 
 import structlog
 
+from braidlog.agent.billing import Billing
 from braidlog.agent.connection import KafkaConnection
 from braidlog.agent.dispatch import Dispatcher
 from braidlog.agent.follower import FeedFollower
@@ -21,6 +22,7 @@ from braidlog.agent.view import ClusterView
 from braidlog.cache.blocks import BlockCache
 from braidlog.control.interface import ControlPlane
 from braidlog.cost.prices import PRICES, price_for, puts_per_s_for_budget
+from braidlog.cost.topics import TopicMeter
 from braidlog.objects.store import Store
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
@@ -70,6 +72,8 @@ class Agent:
         self.reader = Reader(control, self.cache, call_timeout_s=settings.commit_timeout_ms / 1000)
         self.session = AgentSession(control, clock, entropy, self.incarnation, settings.zone)
         self.follower = FeedFollower(control, self.view, clock, entropy)
+        self.price = PRICES.get(settings.store_price) or price_for(store.url)
+        self.topic_bills = TopicMeter(self.price, started_s=clock.monotonic_s())
         self._background = TaskGroup("agent")
         self._uploads = TaskGroup("uploads")
         self._batcher = self._build_write_path()
@@ -98,7 +102,7 @@ class Agent:
         return self._batcher.statistics()
 
     def _build_write_path(self) -> Batcher:
-        """`batch → order → upload → sequence`, built from its end, because a stage knows only the next."""
+        """`batch → order → upload → bill → sequence`, built from its end: a stage knows only the next."""
         settings = self.settings
         sequencing = Sequencing(
             self.control,
@@ -108,7 +112,7 @@ class Agent:
             tasks=self._uploads,
         )
         uploader = Uploader(
-            sequencing,
+            Billing(sequencing, self.topic_bills, self.clock, topic_name=self._topic_name),
             self.store,
             self.clock,
             self.entropy.fork("uploader"),
@@ -120,8 +124,7 @@ class Agent:
             tasks=self._uploads,
             arena=Arena(free_bytes_max=settings.memory_budget_bytes),
         )
-        price = PRICES.get(settings.store_price) or price_for(self.store.url)
-        puts_per_s = puts_per_s_for_budget(settings.upload_budget_usd_month, price)
+        puts_per_s = puts_per_s_for_budget(settings.upload_budget_usd_month, self.price)
         return Batcher(
             Order(uploader),
             CloseThresholds(
@@ -136,6 +139,10 @@ class Agent:
             self.clock,
             wait_s_max=settings.request_timeout_ms / 1000,
         )
+
+    def _topic_name(self, topic_id: bytes) -> str:
+        topic = self.view.topics_by_id.get(topic_id)
+        return topic.info.name if topic is not None else topic_id.hex()
 
     async def start(self) -> None:
         listen = self.settings.listen

@@ -48,3 +48,20 @@ class AgentMeters(Collector):
         yield CounterMetricFamily(
             "braidlog_agent_feed_reloads", "Times the view was loaded whole.", agent.follower.reloads
         )
+        yield from self._bills()
+
+    def _bills(self) -> Iterator[Metric]:
+        """Each PUT's price is shared out over the topics in the object, by bytes."""
+        uploaded = CounterMetricFamily("braidlog_upload_bytes", "Record bytes uploaded, by topic.", labels=["topic"])
+        spent = CounterMetricFamily("braidlog_upload_usd", "What uploads have cost so far, by topic.", labels=["topic"])
+        projected = GaugeMetricFamily(
+            "braidlog_upload_usd_month_projection",
+            "What a month of uploads costs at the pace of the last minutes, by topic.",
+            labels=["topic"],
+        )
+        agent = self._agent
+        for topic, bill in agent.topic_bills.bills(agent.clock.monotonic_s()).items():
+            uploaded.add_metric([topic], bill.upload_bytes)
+            spent.add_metric([topic], bill.usd)
+            projected.add_metric([topic], bill.usd_month)
+        yield from (uploaded, spent, projected)
