@@ -50,7 +50,7 @@ def _latest_from_memory() -> AbstractContextManager[None]:
 
 @mistake("Keeps blocks in the cache under their object's number in its epoch, which other agents use too.")
 def _cache_mixes_objects_up() -> AbstractContextManager[None]:
-    original_keep, original_block = BlockCache._keep, BlockCache._block
+    original_keep, original_found = BlockCache._keep, BlockCache._found
 
     def short(key: str) -> str:
         return key.rpartition("-")[2]
@@ -58,8 +58,7 @@ def _cache_mixes_objects_up() -> AbstractContextManager[None]:
     def keep(self: BlockCache, name: tuple[str, int], block: memoryview) -> None:
         original_keep(self, (short(name[0]), name[1]), block)
 
-    async def block(self: BlockCache, key: str, number: int, object_size: int) -> memoryview:
-        known = self._blocks.get((short(key), number))
-        return known if known is not None else await original_block(self, key, number, object_size)
+    def found(self: BlockCache, name: tuple[str, int]) -> memoryview | None:
+        return original_found(self, (short(name[0]), name[1]))
 
-    return replaced((BlockCache, "_keep", keep), (BlockCache, "_block", block))
+    return replaced((BlockCache, "_keep", keep), (BlockCache, "_found", found))
