@@ -31,9 +31,9 @@ async def run_task(task: JobTask, store: Store, clock: Clock, entropy: Entropy, 
         await merge(task, source, output)
     elif task.kind == COMPACT:
         # Needs numpy and a compiler, which a worker that only merges does without.
-        from braidlog.control.compacting import compact
+        from braidlog.control.compacting import SEED_BYTES, compact
 
-        await compact(task, source, output)
+        await compact(task, source, output, seed=entropy.token(SEED_BYTES))
     else:
         raise UnknownJob(f"a job of kind {task.kind!r}", help="Do worker and control plane run the same release?")
     return output.completion

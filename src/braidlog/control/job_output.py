@@ -20,17 +20,17 @@ class Completion:
 
     objects: list[NewObject] = field(default_factory=list)
     replacements: list[Replacement] = field(default_factory=list)
-    tombstones_due_ms: int = -1
+    due_ms: int = -1
     clean_end_offset: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class ExtentPart:
-    """Whole batches of a partition, with their offsets written into them, that cover [base_offset, end_offset)."""
+    """Whole batches of a partition, with their offsets written into them, that cover everything up to `end_offset`."""
 
-    base_offset: int
     end_offset: int
-    data: Bytes
+    pieces: Sequence[Bytes]
+    length: int
     batches: Sequence[BatchEntry]
     timestamp_ms_min: int
     timestamp_ms_max: int
@@ -65,7 +65,7 @@ class _OpenExtent:
             self.partition.topic_id,
             self.partition.index,
             position,
-            sum(len(part.data) for part in self.parts),
+            sum(part.length for part in self.parts),
             sum(batch.offset_count for batch in batches),
             min(part.timestamp_ms_min for part in self.parts),
             max(part.timestamp_ms_max for part in self.parts),
@@ -104,13 +104,13 @@ class JobOutput:
 
     async def add(self, part: ExtentPart) -> None:
         extent = self._extents[-1]
-        is_full = self._size_bytes + len(part.data) > self._target_bytes and self._size_bytes > 0
+        is_full = self._size_bytes + part.length > self._target_bytes and self._size_bytes > 0
         if is_full or self._batch_count + len(part.batches) > BATCHES_PER_OBJECT_MAX:
             self._close_extent()
             await self.flush()
             self._open(extent.partition)
         self._extents[-1].parts.append(part)
-        self._size_bytes += len(part.data)
+        self._size_bytes += part.length
         self._batch_count += len(part.batches)
 
     def end(self, end_offset: int) -> None:
@@ -146,7 +146,7 @@ class JobOutput:
         for extent in self._extents:
             entry = extent.entry(position)
             entries.append(entry)
-            pieces.extend(part.data for part in extent.parts)
+            pieces.extend(piece for part in extent.parts for piece in part.pieces)
             position += entry.length
         nonce = self._entropy.token(16)
         footer = encode_footer(Footer(nonce, self._write_epoch, self._incarnation, self._clock.wall_ms(), "", entries))

@@ -71,7 +71,7 @@ class _Compacted:
 
     clean_end_offset: int = 0
     compacted_ms: int = 0
-    tombstones_due_ms: int | None = None
+    due_ms: int | None = None
 
 
 class JobPlanner:
@@ -187,7 +187,7 @@ class JobPlanner:
 
         def look(tx: Transaction) -> bool:
             known = _read_compacted(tx, state.partition_id)
-            if known.tombstones_due_ms is not None and known.tombstones_due_ms <= now_ms:
+            if known.due_ms is not None and known.due_ms <= now_ms:
                 return True
             return end_offset > known.clean_end_offset
 
@@ -200,7 +200,7 @@ class JobPlanner:
             found,
             clean_end_offset=known.clean_end_offset,
             cleanable_end_offset=found[-1].end_offset,
-            tombstones_due_ms=known.tombstones_due_ms,
+            tombstones_due_ms=known.due_ms,
         )
         reason = is_due(facts, due, now_ms)
         if is_forced:
@@ -320,7 +320,7 @@ def _read_generation(tx: Transaction, partition_id: int) -> int:
 
 def _read_compacted(tx: Transaction, partition_id: int) -> _Compacted:
     rows = tx.query(
-        "SELECT clean_end_offset, compacted_ms, tombstones_due_ms FROM partition_compactions WHERE partition_id = ?",
+        "SELECT clean_end_offset, compacted_ms, due_ms FROM partition_compactions WHERE partition_id = ?",
         (partition_id,),
     )
     return _Compacted(*rows[0]) if rows else _Compacted()

@@ -31,7 +31,7 @@ def placed_part(extent: IndexedExtent, data: Bytes) -> ExtentPart:
         raise DamagedInput(
             f"an extent of partition {extent.partition_id} ends at {end_offset}, not at {extent.end_offset}"
         )
-    return ExtentPart(extent.base_offset, extent.end_offset, copied, batches, oldest_ms, newest_ms)
+    return ExtentPart(extent.end_offset, [copied], len(copied), batches, oldest_ms, newest_ms)
 
 
 def in_footer_order(task: JobTask) -> list[JobPartition]:

@@ -244,15 +244,15 @@ def write_compaction(tx: Transaction, task: JobTask, request: CompleteJob) -> No
     if request.clean_end_offset >= 0:
         end_offset = min(end_offset, request.clean_end_offset)
     tx.execute(
-        "INSERT INTO partition_compactions (partition_id, clean_end_offset, compacted_ms, tombstones_due_ms)"
+        "INSERT INTO partition_compactions (partition_id, clean_end_offset, compacted_ms, due_ms)"
         " VALUES (?, ?, ?, ?) ON CONFLICT (partition_id) DO UPDATE SET clean_end_offset ="
         " CASE WHEN excluded.clean_end_offset > partition_compactions.clean_end_offset THEN excluded.clean_end_offset"
         " ELSE partition_compactions.clean_end_offset END, compacted_ms = excluded.compacted_ms,"
-        " tombstones_due_ms = excluded.tombstones_due_ms",
+        " due_ms = excluded.due_ms",
         (
             partition.partition_id,
             end_offset,
             task.compaction.now_ms,
-            request.tombstones_due_ms if request.tombstones_due_ms >= 0 else None,
+            request.due_ms if request.due_ms >= 0 else None,
         ),
     )

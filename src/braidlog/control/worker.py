@@ -148,7 +148,7 @@ class Worker:
             job.token,
             completion.objects,
             completion.replacements,
-            completion.tombstones_due_ms,
+            completion.due_ms,
             completion.clean_end_offset,
         )
         backoff_s = BACKOFF_S_MIN

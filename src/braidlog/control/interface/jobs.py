@@ -119,8 +119,9 @@ class CompleteJob(Message, frozen=True):
     token: bytes
     objects: list[NewObject]
     replacements: list[Replacement]
-    tombstones_due_ms: int = -1
-    """When the next of the tombstones that a compaction has kept may go; -1: it has kept none."""
+    due_ms: int = -1
+    """When the partition should be compacted again, however little of it is dirty then: tombstones that stayed may go, or
+    more keys remain than there was room for. -1: never."""
     clean_end_offset: int = -1
     """How far the partition is compacted now; -1: to the end of the job's extents."""
 

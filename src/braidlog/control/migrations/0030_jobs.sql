@@ -4,12 +4,13 @@
 ALTER TABLE partitions ADD COLUMN index_generation BIGINT NOT NULL DEFAULT 0;
 
 -- What compaction has done to a partition. All below clean_end_offset was compacted: no key is there twice.
--- tombstones_due_ms: when the next tombstone that was kept may go; NULL: there is none.
+-- due_ms: when it should be compacted again however little is dirty, because tombstones may go then, or because not all
+-- keys fit into the last compaction; NULL: never.
 CREATE TABLE partition_compactions (
     partition_id BIGINT PRIMARY KEY,
     clean_end_offset BIGINT NOT NULL,
     compacted_ms BIGINT NOT NULL,
-    tombstones_due_ms BIGINT
+    due_ms BIGINT
 );
 
 -- state: waiting, running, done or failed. task: msgpack of control.interface.JobTask; NULL once the job is over.
