@@ -20,22 +20,25 @@ from braidlog.agent.sequencing import Sequencing
 from braidlog.agent.session import AgentSession
 from braidlog.agent.view import ClusterView
 from braidlog.cache.blocks import BlockCache
-from braidlog.control.interface import ControlPlane
+from braidlog.control.interface import ControlPlane, FenceAgent
 from braidlog.cost.prices import PRICES, price_for, puts_per_s_for_budget
 from braidlog.cost.topics import TopicMeter
 from braidlog.objects.store import Store
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
-from braidlog.runtime.errors import InvalidSetting
+from braidlog.runtime.errors import BraidError, InvalidSetting
 from braidlog.runtime.limits import EARLY_UPLOADS_IN_FLIGHT_MAX
 from braidlog.runtime.metrics import Metrics
 from braidlog.runtime.settings import AgentSettings
 from braidlog.runtime.tasks import TaskGroup
-from braidlog.scheduling.budget import PutBudget
+from braidlog.scheduling.budget import PutBudget, budget_share
 from braidlog.scheduling.closing import CloseThresholds
+from braidlog.scheduling.policy import policy_named
 from braidlog.writing.arena import Arena
 from braidlog.writing.batcher import Batcher, BatcherStatistics
 from braidlog.writing.order import Order
+from braidlog.writing.seat import Seat
+from braidlog.writing.sharing import Sharing
 from braidlog.writing.stage import RequestStage
 from braidlog.writing.uploader import Uploader
 
@@ -44,6 +47,7 @@ log = structlog.get_logger(__name__)
 EARLY_BURST_S = 2.0
 """The budget saves up this many seconds of early uploads, for writes that come in small bursts."""
 DRAIN_TIMEOUT_S = 10.0
+FENCE_BACKOFF_S_FIRST, FENCE_BACKOFF_S_MAX = 0.1, 5.0
 SEQUENCING_SHARE = 1 / 3
 """Of a produce request's time: the rest is for its upload."""
 
@@ -59,7 +63,9 @@ class Agent:
         entropy: Entropy,
         settings: AgentSettings,
         metrics: Metrics,
+        seat: Seat | None = None,
     ) -> None:
+        """With a `seat`, this is one shard of several that share their uploads."""
         self.control = control
         self.store = store
         self.clock = clock
@@ -76,8 +82,9 @@ class Agent:
         self.topic_bills = TopicMeter(self.price, started_s=clock.monotonic_s())
         self._background = TaskGroup("agent")
         self._uploads = TaskGroup("uploads")
-        self._batcher = self._build_write_path()
-        self.write_path: RequestStage = self._batcher
+        self.sharing: Sharing | None = None
+        self._batcher = self._build_write_path(seat)
+        self.write_path: RequestStage = self.sharing or self._batcher
         self.dispatcher = Dispatcher(self)
         self._server: asyncio.Server | None = None
         self._heartbeats: asyncio.Task[None] | None = None
@@ -99,10 +106,10 @@ class Agent:
         return self._server is not None and self.session.is_registered and heard_s_ago < 30.0
 
     def batcher_statistics(self) -> BatcherStatistics:
-        return self._batcher.statistics()
+        return self.sharing.batcher_statistics() if self.sharing is not None else self._batcher.statistics()
 
-    def _build_write_path(self) -> Batcher:
-        """`batch → order → upload → bill → sequence`, built from its end: a stage knows only the next."""
+    def _build_write_path(self, seat: Seat | None) -> Batcher:
+        """`(schedule →) batch → order → upload → bill → sequence`, built from its end: a stage knows only the next."""
         settings = self.settings
         sequencing = Sequencing(
             self.control,
@@ -120,25 +127,58 @@ class Agent:
             zone=settings.zone,
             write_epoch=lambda: self.session.write_epoch,
             on_uploaded=self.cache.insert,
-            on_finished=lambda draft: self._batcher.uploaded(draft),
+            on_finished=lambda draft: (self.sharing or self._batcher).uploaded(draft),
             tasks=self._uploads,
             arena=Arena(free_bytes_max=settings.memory_budget_bytes),
         )
         puts_per_s = puts_per_s_for_budget(settings.upload_budget_usd_month, self.price)
-        return Batcher(
-            Order(uploader),
-            CloseThresholds(
-                size_bytes=settings.upload_size_bytes,
-                interval_s=settings.upload_interval_ms / 1000,
-                in_flight_max=settings.uploads_in_flight_max,
-                # Where PUTs cost money the budget bounds early ones; where they do not, one at a time is enough.
-                early_in_flight_max=EARLY_UPLOADS_IN_FLIGHT_MAX if math.isfinite(puts_per_s) else 1,
-                size_bytes_behind=None if math.isfinite(puts_per_s) else 2 * settings.upload_size_bytes,
-            ),
-            PutBudget(puts_per_s, burst=max(1.0, puts_per_s * EARLY_BURST_S) if math.isfinite(puts_per_s) else 1.0),
-            self.clock,
-            wait_s_max=settings.request_timeout_ms / 1000,
+        burst = max(1.0, puts_per_s * EARLY_BURST_S) if math.isfinite(puts_per_s) else 1.0
+        thresholds = CloseThresholds(
+            size_bytes=settings.upload_size_bytes,
+            interval_s=settings.upload_interval_ms / 1000,
+            in_flight_max=settings.uploads_in_flight_max,
+            # Where PUTs cost money the budget bounds early ones; where they do not, one at a time is enough.
+            early_in_flight_max=EARLY_UPLOADS_IN_FLIGHT_MAX if math.isfinite(puts_per_s) else 1,
+            size_bytes_behind=None if math.isfinite(puts_per_s) else 2 * settings.upload_size_bytes,
         )
+        wait_s_max = settings.request_timeout_ms / 1000
+        order = Order(uploader)
+        shard_count = seat.board.shard_count if seat is not None else 1
+        batcher = Batcher(
+            order, thresholds, budget_share(puts_per_s, burst, 1, shard_count), self.clock, wait_s_max=wait_s_max
+        )
+        if seat is not None:
+            self.sharing = Sharing(
+                seat,
+                batcher,
+                order,
+                uploader,
+                policy_named(settings.upload_policy),
+                thresholds,
+                PutBudget(puts_per_s, burst),
+                self.clock,
+                self.entropy.fork("sharing"),
+                incarnation=self.incarnation,
+                fence=self._fence,
+                wait_s_max=wait_s_max,
+                tasks=self._background,
+            )
+        return batcher
+
+    async def _fence(self, incarnation: str) -> None:
+        """Return when nothing of a shard that died can be sequenced any more, however long it takes to be certain."""
+        backoff_s = FENCE_BACKOFF_S_FIRST
+        while True:
+            try:
+                await self.control.fence_agent(
+                    FenceAgent(incarnation), timeout_s=self.settings.commit_timeout_ms / 1000
+                )
+            except BraidError as error:
+                log.warning("a dead shard could not be fenced off yet", error=str(error), help=error.help)
+                await self.clock.sleep(self.entropy.uniform(0.5, 1.0) * backoff_s)
+                backoff_s = min(2 * backoff_s, FENCE_BACKOFF_S_MAX)
+            else:
+                return
 
     def _topic_name(self, topic_id: bytes) -> str:
         topic = self.view.topics_by_id.get(topic_id)
@@ -165,6 +205,8 @@ class Agent:
         await self.follower.load()
         self._background.spawn(self.follower.run())
         self._heartbeats = self._background.spawn(self.session.run())
+        if self.sharing is not None:
+            self.sharing.start()
         await server.start_serving()
         self._server = server
         log.info("agent started", node_id=self.node_id, port=self.port, incarnation=self.incarnation)
@@ -177,9 +219,11 @@ class Agent:
         if self._heartbeats is not None:
             self._heartbeats.cancel()
         await self.session.leave()
-        await self._batcher.flush()
+        await (self.sharing or self._batcher).flush()
         await self._uploads.wait_all()
         await self.dispatcher.finish_drain(DRAIN_TIMEOUT_S)
+        if self.sharing is not None:
+            self.sharing.close()
         await self._background.cancel_all()
         await self.cache.close()
         log.info("agent stopped", node_id=self.node_id)

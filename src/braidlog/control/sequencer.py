@@ -388,11 +388,9 @@ class Sequencer:
         return verdicts
 
     def _check_acceptable(self, key: str, footer: Footer) -> None:
-        if footer.write_epoch < self._epochs.floor:
-            raise RefusedTogether(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"write epoch {footer.write_epoch} of {key} is below the floor {self._epochs.floor}: it may be swept",
-            )
+        reason = self._epochs.refusal(footer.write_epoch, footer.incarnation)
+        if reason is not None:
+            raise RefusedTogether(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key}: {reason}")
         for extent in footer.extents:
             topic = self._catalog.topics.get(extent.topic_id)
             if topic is None:
@@ -455,10 +453,9 @@ class Sequencer:
         producers = await self._producers.load(_producer_ids(group))
         plan = self._start_plan(producers)
         stale: list[_Waiting] = []
-        floor = self._epochs.floor
         try:
             for waiting in group:
-                if waiting.footer.write_epoch < floor:
+                if self._epochs.refusal(waiting.footer.write_epoch, waiting.footer.incarnation) is not None:
                     stale.append(waiting)
                 else:
                     plan.add(waiting, self._numbers.take())
@@ -474,13 +471,13 @@ class Sequencer:
             for waiting, verdict, encoded in plan.verdicts:
                 self._finish(waiting, verdict, encoded)
         if stale:
-            await self._refuse_stale(stale, floor)
+            await self._refuse_stale(stale)
         if not repeated:
             return []
         rest: list[_Waiting] = []
         for waiting, _, _ in plan.verdicts:
             if waiting.footer.nonce in repeated:
-                self._finish_known(waiting, repeated[waiting.footer.nonce], floor)
+                self._finish_known(waiting, repeated[waiting.footer.nonce])
             else:
                 rest.append(waiting)
         return rest
@@ -500,8 +497,8 @@ class Sequencer:
         self._transactions.applied(plan.transactions)
         self._feed.publish(plan.events)
 
-    async def _refuse_stale(self, stale: list[_Waiting], floor: int) -> None:
-        """Below the floor only objects that were sequenced before get an answer other than no."""
+    async def _refuse_stale(self, stale: list[_Waiting]) -> None:
+        """Of these, only objects that were sequenced before get an answer other than no."""
 
         def look_up(tx: Transaction) -> dict[bytes, bytes | None]:
             found: dict[bytes, bytes | None] = {}
@@ -511,15 +508,15 @@ class Sequencer:
 
         known = await self._metadata.read(look_up)
         for waiting in stale:
-            self._finish_known(waiting, known.get(waiting.footer.nonce), floor)
+            self._finish_known(waiting, known.get(waiting.footer.nonce))
 
-    def _finish_known(self, waiting: _Waiting, verdict: bytes | None, floor: int) -> None:
+    def _finish_known(self, waiting: _Waiting, verdict: bytes | None) -> None:
         if verdict is not None:
             self._finish(waiting, _decode_verdict(verdict), verdict)
             return
-        epoch = waiting.footer.write_epoch
-        message = f"write epoch {epoch} of {waiting.request.key} is below the floor {floor}: it may be swept"
-        self._finish(waiting, ObjectVerdict(_STALE, [], message), None)
+        footer = waiting.footer
+        reason = self._epochs.refusal(footer.write_epoch, footer.incarnation) or "it was sequenced before"
+        self._finish(waiting, ObjectVerdict(_STALE, [], f"{waiting.request.key}: {reason}"), None)
 
     def _finish(self, waiting: _Waiting, verdict: ObjectVerdict, encoded: bytes | None) -> None:
         nonce = waiting.footer.nonce

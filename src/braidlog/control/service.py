@@ -52,7 +52,7 @@ from braidlog.control.interface import (
     FailJob,
     FeedPage,
     FeedRequest,
-    DescribeConsumerGroups,
+    FenceAgent,
     FetchOffsets,
     FetchOffsetsAnswer,
     FindAborted,
@@ -416,6 +416,10 @@ class ControlService:
 
     async def leave_agent(self, request: AgentLeave, *, timeout_s: float | None = None) -> Done:
         await self._within(timeout_s, self.agents.leave(request), change=True)
+        return Done()
+
+    async def fence_agent(self, request: FenceAgent, *, timeout_s: float | None = None) -> Done:
+        await self._within(timeout_s, self.epochs.fence(request.incarnation), change=True)
         return Done()
 
     # ── catalog ───────────────────────────────────────────────────────────────────────────────────────────────────

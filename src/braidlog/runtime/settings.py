@@ -130,6 +130,11 @@ class AgentSettings(CommonSettings):
     cache_bytes: Size = Field(256 * MIB, examples=["256MiB"])
     """Memory for what was written or read lately."""
 
+    shards: int = Field(0, ge=0, le=256, examples=["8"])
+    """Processes that an agent consists of, each with its own port and node id. 0: one per core; for `braid up`, one."""
+    upload_policy: Literal["adaptive", "per-shard", "funnel", "coordinator"] = Field("adaptive", examples=["adaptive"])
+    """How shards share their uploads. All but adaptive are there to be compared with it."""
+
     request_timeout_ms: Milliseconds = Field(30_000, ge=100, le=3_600_000, examples=["30s"])
     """A produce request's time: two thirds for its upload, a third for sequencing. Then its producer should retry."""
     commit_timeout_ms: Milliseconds = Field(10_000, ge=100, le=3_600_000, examples=["10s"])
@@ -164,11 +169,6 @@ class ControlPlaneSettings(CommonSettings):
     """The shortest session.timeout.ms that a consumer may ask for."""
     group_max_session_timeout_ms: Milliseconds = Field(1_800_000, ge=1, examples=["30m"])
     """The longest session.timeout.ms that a consumer may ask for."""
-    write_epoch_interval_s: Seconds = Field(60.0, ge=1, le=86_400, examples=["60s"])
-    """How often the write epoch grows. Objects of an epoch below the floor can never be sequenced."""
-    agent_session_timeout_s: Seconds = Field(10.0, ge=1, le=3_600, examples=["10s"])
-    """An agent that was not heard of for so long is no longer named to clients."""
-    sweep_grace_s: Seconds = Field(3_600.0, ge=5, examples=["1h"])
     group_consumer_session_timeout_ms: Milliseconds = Field(45_000, ge=100, le=1_800_000, examples=["45s"])
     """After this without a heartbeat a member of a group with group.protocol=consumer is gone."""
     group_consumer_heartbeat_interval_ms: Milliseconds = Field(5_000, ge=10, le=600_000, examples=["5s"])
@@ -177,6 +177,11 @@ class ControlPlaneSettings(CommonSettings):
         "bidirectional", examples=["bidirectional"]
     )
     """Whether groups go over from the classic to the consumer protocol, and back, while they have members."""
+    write_epoch_interval_s: Seconds = Field(60.0, ge=1, le=86_400, examples=["60s"])
+    """How often the write epoch grows. Objects of an epoch below the floor can never be sequenced."""
+    agent_session_timeout_s: Seconds = Field(10.0, ge=1, le=3_600, examples=["10s"])
+    """An agent that was not heard of for so long is no longer named to clients."""
+    sweep_grace_s: Seconds = Field(3_600.0, ge=5, examples=["1h"])
     """How long an upload may take to be sequenced. Then it never will be, and what is left of it is deleted."""
     sweep_interval_s: Seconds = Field(60.0, ge=0.1, le=86_400, examples=["60s"])
     """How often objects that nothing refers to are looked for; at least once in a write epoch."""
@@ -271,17 +276,17 @@ def _check_together(agent: AgentSettings, control: ControlPlaneSettings) -> None
             f"upload_size_bytes={agent.upload_size_bytes}",
             help=f"For example: memory_budget_bytes={4 * agent.upload_size_bytes}",
         )
-    if control.group_min_session_timeout_ms > control.group_max_session_timeout_ms:
-        raise InvalidSetting(
-            f"group_min_session_timeout_ms={control.group_min_session_timeout_ms} is above "
-            f"group_max_session_timeout_ms={control.group_max_session_timeout_ms}",
-            help="Lower the one or raise the other.",
     if control.group_consumer_heartbeat_interval_ms >= control.group_consumer_session_timeout_ms:
         raise InvalidSetting(
             f"group_consumer_session_timeout_ms={control.group_consumer_session_timeout_ms} is over before the next "
             f"heartbeat, after group_consumer_heartbeat_interval_ms={control.group_consumer_heartbeat_interval_ms}",
             help="Make the session at least three heartbeats long.",
         )
+    if control.group_min_session_timeout_ms > control.group_max_session_timeout_ms:
+        raise InvalidSetting(
+            f"group_min_session_timeout_ms={control.group_min_session_timeout_ms} is above "
+            f"group_max_session_timeout_ms={control.group_max_session_timeout_ms}",
+            help="Lower the one or raise the other.",
         )
 
 

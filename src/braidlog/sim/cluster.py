@@ -4,12 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from braidlog.agent.agent import Agent
+from braidlog.control.executor import InProcessExecutor
 from braidlog.control.group_settings import GroupSettings
+from braidlog.control.interface import COMPACT, MERGE
 from braidlog.control.metadata import open_metadata
 from braidlog.control.remote import connect_control
 from braidlog.control.server import serve_control
 from braidlog.control.service import ControlService
 from braidlog.control.settings import ControlSettings
+from braidlog.control.worker import Worker
 from braidlog.objects.retrying import RetryingStore, RetryPolicy
 from braidlog.objects.store import Store
 from braidlog.runtime.entropy import Entropy
@@ -22,6 +25,8 @@ from braidlog.sim.loop import VirtualLoop
 from braidlog.sim.network import Network
 from braidlog.sim.process import Process
 from braidlog.sim.store import Bucket, SimStore, StoreWeather
+from braidlog.sim.table import SimTable
+from braidlog.writing.board import BoardShape
 
 CONTROL_HOST = "control"
 CONTROL_PORT = 9190
@@ -40,16 +45,23 @@ CONTROL_SETTINGS = ControlSettings(
 )
 """Everything that takes hours in a real deployment takes a minute here, so that a short run sees it happen."""
 
+SHARD_SILENCE_S_MAX = 10.0
+
 RETRY = RetryPolicy(attempts_max=5, attempt_timeout_s=6.0, deadline_s=25.0)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
     agent_count: int = 2
+    shard_count: int = 1
+    """Shards of each agent. Each is a process on a host of its own, as far as network and nemesis go."""
+    uploads_in_flight_max: int = 16
     upload_interval_ms: int = 250
     upload_size_bytes: int = 64 * 1024
     cache_bytes: int = 1 << 20
     control: ControlSettings = CONTROL_SETTINGS
+    worker_count: int = 0
+    """Workers that merge and compact. Each is a process on a host of its own."""
 
 
 class SimCluster:
@@ -68,10 +80,26 @@ class SimCluster:
         self.agents: dict[str, Agent] = {}
         self.control: ControlService | None = None
         self._boots = 0
+        self._seats: dict[str, tuple[SimTable, int]] = {}
+        if plan.shard_count > 1:
+            for agent in range(plan.agent_count):
+                shape = BoardShape(plan.shard_count, slot_count=64, arena_bytes=64 * 1024)
+                table = SimTable(loop, self._entropy.fork(f"table {agent}"), shape)
+                for shard in range(plan.shard_count):
+                    self._seats[f"agent-{agent}.{shard}"] = (table, shard)
 
     @property
     def agent_names(self) -> list[str]:
-        return [f"agent-{number}" for number in range(self.plan.agent_count)]
+        return list(self._seats) or [f"agent-{number}" for number in range(self.plan.agent_count)]
+
+    @property
+    def troubles(self) -> list[str]:
+        """What the shards' tables saw that must not be."""
+        return [trouble for table, shard in self._seats.values() if shard == 0 for trouble in table.troubles]
+
+    @property
+    def worker_names(self) -> list[str]:
+        return [f"worker-{number}" for number in range(self.plan.worker_count)]
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -80,8 +108,20 @@ class SimCluster:
 
     async def start(self) -> None:
         self.boot(CONTROL_HOST)
-        for name in self.agent_names:
+        for name in [*self.agent_names, *self.worker_names]:
             self.boot(name)
+        if self._seats:
+            self._watch()
+
+    def _watch(self) -> None:
+        """As an agent's supervisor does: a shard whose event loop does not run is killed and started again."""
+        for name, (table, shard) in self._seats.items():
+            process = self.processes[name]
+            seen_s = table.board.seen_s(shard)
+            if process.is_alive and seen_s and self.loop.time() - seen_s > SHARD_SILENCE_S_MAX:
+                self.kill(name)
+                self.loop.call_later(0.1, self.boot, name)
+        self.loop.call_later(1.0, self._watch)
 
     def boot(self, name: str) -> None:
         """Start a process that is not running. It keeps trying until it is up, as a supervisor would."""
@@ -94,11 +134,21 @@ class SimCluster:
             process.skew_ms = known.skew_ms
         self.processes[name] = process
         entropy = self._entropy.fork(process.name)
-        main = self._run_control(process, entropy) if name == CONTROL_HOST else self._run_agent(name, process, entropy)
+        if name == CONTROL_HOST:
+            main = self._run_control(process, entropy)
+        elif name in self.worker_names:
+            main = self._run_worker(name, process, entropy)
+        else:
+            main = self._run_agent(name, process, entropy)
         self.loop.spawn_in(process, main)
 
     def kill(self, name: str) -> None:
-        self.processes[name].kill()
+        process = self.processes[name]
+        if process.is_alive:
+            process.kill()
+            if name in self._seats:
+                table, shard = self._seats[name]
+                table.bury(shard)
 
     def pause(self, name: str) -> None:
         self.processes[name].is_paused = True
@@ -126,11 +176,14 @@ class SimCluster:
                 "upload_interval_ms": self.plan.upload_interval_ms,
                 "upload_size_bytes": self.plan.upload_size_bytes,
                 "cache_bytes": self.plan.cache_bytes,
+                "uploads_in_flight_max": self.plan.uploads_in_flight_max,
             }
         )
+        table, shard = self._seats.get(name, (None, 0))
+        seat = table.sit_down(shard, process) if table is not None else None
         while True:
             control = connect_control(f"{CONTROL_HOST}:{CONTROL_PORT}", clock=clock, entropy=entropy.fork("rpc"))
-            agent = Agent(control, self._store(process, entropy), clock, entropy, settings, Metrics())
+            agent = Agent(control, self._store(process, entropy), clock, entropy, settings, Metrics(), seat)
             try:
                 await agent.start()
             except (BraidError, OSError):
@@ -141,6 +194,12 @@ class SimCluster:
                 continue
             self.agents[name] = agent
             return
+
+    async def _run_worker(self, name: str, process: Process, entropy: Entropy) -> None:
+        clock = SimClock(self.loop, process)
+        control = connect_control(f"{CONTROL_HOST}:{CONTROL_PORT}", clock=clock, entropy=entropy.fork("rpc"))
+        executor = InProcessExecutor(self._store(process, entropy), clock, entropy.fork("jobs"))
+        await Worker(control, executor, clock, entropy, name=process.name, kinds=[MERGE, COMPACT]).run()
 
     def settle(self) -> None:
         """Good weather: everything runs, nothing is blocked, the store answers."""

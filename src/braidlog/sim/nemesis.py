@@ -42,6 +42,13 @@ class Nemesis:
             "torn-reads": self._torn_reads,
             "skew-clock": self._skew_clock,
         }
+        if world.cluster.worker_names:
+            known |= {
+                "kill-worker": self._kill_worker,
+                "pause-worker": self._pause_worker,
+                "pause-worker-long": self._pause_worker_long,
+                "cut-worker": self._cut_worker,
+            }
         self._kinds = [known[kind] for kind in kinds]
         if not kinds:
             rest = list(known.values())
@@ -104,10 +111,27 @@ class Nemesis:
     def _pause_control(self) -> str:
         return self._pause(CONTROL_HOST, 0.5, 15.0)
 
+    def _any_worker(self) -> str:
+        names = self._world.cluster.worker_names
+        return names[self._entropy.below(len(names))]
+
+    def _kill_worker(self) -> str:
+        return self._kill(self._any_worker(), 5.0)
+
+    def _pause_worker(self) -> str:
+        """Past its lease, and back while another worker has its job."""
+        return self._pause(self._any_worker(), 5.0, 20.0)
+
+    def _pause_worker_long(self) -> str:
+        return self._pause(self._any_worker(), GRACE_S, 2 * GRACE_S)
+
+    def _cut_worker(self) -> str:
+        name = self._any_worker()
+        return self._cut([(name, CONTROL_HOST), (CONTROL_HOST, name)], f"cut {name} from the control plane")
+
     def _skew_clock(self) -> str:
-        name = [CONTROL_HOST, *self._world.cluster.agent_names][
-            self._entropy.below(1 + self._world.cluster.plan.agent_count)
-        ]
+        names = [CONTROL_HOST, *self._world.cluster.agent_names]
+        name = names[self._entropy.below(len(names))]
         process = self._world.cluster.processes[name]
         process.skew_ms = self._entropy.below(20_000) - 10_000
         return f"the clock of {name} is {process.skew_ms} ms off"

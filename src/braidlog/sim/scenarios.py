@@ -1,5 +1,6 @@
 """The scenarios that come with the simulator. A new one is a coroutine like these."""
 
+from braidlog.sim.cluster import ClusterPlan
 from braidlog.sim.nemesis import Nemesis
 from braidlog.sim.world import World
 
@@ -51,4 +52,29 @@ async def sleepers(world: World) -> None:
     await Nemesis(world, "pause-agent-long", "long-tail").run(150.0, pause_s=10.0)
 
 
-SCENARIOS = {"mixed": mixed, "crashes": crashes, "trimming": trimming, "sleepers": sleepers}
+async def shards(world: World) -> None:
+    """One agent of eight shards, whose groups split and merge with the load while shards die and sleep."""
+    await world.create_topic("orders", 3)
+    await world.create_topic("clicks", 5)
+    for _ in range(2):
+        world.producer(world.targets("orders"), pause_s=0.4)
+        world.producer(world.targets("clicks"), idempotent=False, retries=False, in_flight_max=4, pause_s=0.4)
+    world.reader(world.targets("orders"))
+    await world.sleep(2.0)
+    nemesis = world.loop.create_task(Nemesis(world, *SHARD_FAULTS).run(45.0, pause_s=3.0))
+    for _ in range(2):
+        burst = [
+            world.producer(world.targets("clicks"), idempotent=False, retries=False, in_flight_max=8, pause_s=0.05)
+            for _ in range(2)
+        ]
+        await world.sleep(10.0)
+        for producer in burst:
+            producer.stopping = True
+        await world.sleep(10.0)
+    await nemesis
+
+
+SHARD_FAULTS = ("kill-agent", "pause-agent", "long-tail", "store-errors", "slow-network")
+shards.plan = ClusterPlan(agent_count=1, shard_count=8, upload_size_bytes=4 * 1024, uploads_in_flight_max=1)  # type: ignore[attr-defined]
+
+SCENARIOS = {"shards": shards, "mixed": mixed, "crashes": crashes, "trimming": trimming, "sleepers": sleepers}

@@ -227,7 +227,7 @@ def simulate(
     with warnings.catch_warnings():
         # A killed process leaves coroutines behind that nobody will ever await.
         warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
-        return _simulate(seed, scenario, plan or ClusterPlan(), strikes)
+        return _simulate(seed, scenario, plan or getattr(scenario, "plan", None) or ClusterPlan(), strikes)
 
 
 def _simulate(seed: int, scenario: Scenario, plan: ClusterPlan, strikes: frozenset[int] | None) -> Run:
@@ -250,6 +250,8 @@ def _simulate(seed: int, scenario: Scenario, plan: ClusterPlan, strikes: frozens
             error = f"{type(problem).__name__}: {problem}"
         if not error and loop.failures:
             error = f"uncaught in a process: {loop.failures[0].get('exception')!r}"
+        if not error and world.cluster.troubles:
+            error = f"shards: {world.cluster.troubles[0]}"
         loop.close()
         gc.collect()
     return Run(seed, world.history, world.faults, world.strikes_laid_out, loop.time(), error)

@@ -222,9 +222,6 @@ class Board:
             slots_used_s=reals[at + 3],
         )
 
-    def loads(self) -> list[ShardLoad]:
-        return [self.load(shard) for shard in range(self.shard_count)]
-
     def seen_s(self, shard: int) -> float:
         """When the shard last showed that its event loop runs."""
         return self._reals[self._line(_RING, shard) + 2]

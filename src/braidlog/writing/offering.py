@@ -1,6 +1,7 @@
 """A shard's own batches in other hands: put into its ring for any member of its group to pull, and answered when what
 became of them comes back."""
 
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -78,6 +79,19 @@ class Offering:
     @property
     def has_waiting(self) -> bool:
         return bool(self._waiting)
+
+    @property
+    def has_unpulled(self) -> bool:
+        return bool(self._waiting) or self._ring.head < self._ring.tail
+
+    @property
+    def oldest_s(self) -> float:
+        """When the oldest request arrived that nobody has pulled."""
+        ring = self._ring
+        head = ring.head
+        if head < ring.tail and (offer := self._offered.get(head)) is not None:
+            return offer.arrival_s
+        return self._waiting[0].arrival_s if self._waiting else math.inf
 
     @property
     def open_count(self) -> int:

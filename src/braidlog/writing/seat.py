@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from braidlog.writing.board import Board
+
 
 class Seat(Protocol):
     """One shard's place at the table. Real shards are processes; simulated ones are tasks behind the same seam."""
@@ -11,7 +13,7 @@ class Seat(Protocol):
     def shard(self) -> int: ...
 
     @property
-    def memory(self) -> memoryview: ...
+    def board(self) -> Board: ...
 
     def try_lock(self, group: int) -> bool:
         """Take the group's lock, or return False at once. It falls when its holder dies."""

@@ -8,8 +8,9 @@ the order: see `Order`.
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import structlog
 from kio.schema.errors import ErrorCode
@@ -18,9 +19,9 @@ from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
 from braidlog.runtime.tasks import TaskGroup
 from braidlog.scheduling.budget import PutBudget, budget_share, merge_budgets, split_budget
-from braidlog.scheduling.closing import Close, CloseThresholds, decide_close
+from braidlog.scheduling.closing import Close, CloseThresholds, Wait, decide_close
 from braidlog.scheduling.groups import group_ids, members, merge, split
-from braidlog.scheduling.loads import GroupLoad, group_load, slots_used_at
+from braidlog.scheduling.loads import GroupLoad, ShardLoad, group_load, slots_used_at
 from braidlog.scheduling.policy import Policy
 from braidlog.scheduling.regrouping import Merge, RegroupThresholds, Split
 from braidlog.scheduling.turns import may_take_turn, takeover_s
@@ -53,13 +54,31 @@ class SharingStatistics:
     merges: int = 0
 
 
+class _Loads(Sequence[ShardLoad]):
+    """Every shard's load, read when it is asked for."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    def __len__(self) -> int:
+        return self._board.shard_count
+
+    @overload
+    def __getitem__(self, shard: int) -> ShardLoad: ...
+    @overload
+    def __getitem__(self, shard: slice) -> Sequence[ShardLoad]: ...
+    def __getitem__(self, shard: int | slice) -> ShardLoad | Sequence[ShardLoad]:
+        if isinstance(shard, slice):
+            return [self._board.load(each) for each in range(*shard.indices(len(self)))]
+        return self._board.load(shard)
+
+
 class Sharing:
     """One shard's part in the common work. Built around the shard's own batcher and upload stage."""
 
     def __init__(
         self,
         seat: Seat,
-        board: Board,
         batcher: Batcher,
         order: Order,
         next_stage: DraftStage,
@@ -77,7 +96,7 @@ class Sharing:
         """`budget` is the whole agent's, of which the shard's own batcher uses `own_budget`."""
         self._seat = seat
         self._shard = seat.shard
-        self._board = board
+        self._board = board = seat.board
         self._batcher = batcher
         self._next = next_stage
         self._order = order
@@ -94,6 +113,8 @@ class Sharing:
         self._entropy = entropy
         self._wait_s_max = wait_s_max
         self._offer_bytes_max = min(board.shape.arena_bytes // 4, thresholds.size_bytes)
+        self._said_bytes_max = thresholds.size_bytes // board.shard_count
+        self._unsaid_bytes = 0
         self._is_sharing = False
         self._pulled_in_flight = 0
         self._news = False
@@ -134,8 +155,11 @@ class Sharing:
         await self._batcher.flush()
         if not self._offering.is_empty:
             self._drained.clear()
-            async with asyncio.timeout(self._wait_s_max):
-                await self._drained.wait()
+            try:
+                async with asyncio.timeout(self._wait_s_max):
+                    await self._drained.wait()
+            except TimeoutError:
+                log.warning("batches in other shards' hands were not answered", count=self._offering.open_count)
 
     def close(self) -> None:
         for handle in (self._pump_handle, self._tick_handle, self._keeper_handle):
@@ -187,8 +211,12 @@ class Sharing:
             self._batcher.submit_alone(request)
             self._note_in_flight()
         else:
+            # The one that has the turn hears of the first request, and again when there may be enough for an object.
+            self._unsaid_bytes += request.entry.length
+            if not self._offering.has_unpulled or self._unsaid_bytes >= self._said_bytes_max:
+                self._news = True
+                self._unsaid_bytes = 0
             self._offering.add(request, arrival_s)
-            self._news = True
 
     def _start_sharing(self) -> None:
         self._is_sharing = True
@@ -280,50 +308,56 @@ class Sharing:
 
     def _take_turn(self) -> float | None:
         """Pull and upload what the group holds, if it is this shard's turn and time. Returns when to look again."""
-        groups = self._board.groups()
+        board = self._board
+        groups = board.groups()
         group = groups[self._shard]
         shards = members(groups, group)
-        loads = self._board.loads()
-        load = group_load(loads, shards, now_s=self._clock.monotonic_s(), memory_s=self._regroup_thresholds.memory_s)
-        if not load.backlog_bytes or not self._board.is_serving(self._shard):
+        serving = [shard for shard in shards if board.is_serving(shard)]
+        if self._shard not in serving:
             return None
         now_s = self._clock.monotonic_s()
-        serving = [shard for shard in shards if self._board.is_serving(shard)]
-        holder = self._policy.holder(serving, self._board.turn(group), loads)
+        holder = self._policy.holder(serving, board.turn(group), _Loads(board))
+        # Each watches over its own oldest request: reading everybody's for every request would cost too much.
+        oldest_s = self._offering.oldest_s
         interval_s = self._thresholds.interval_s
-        if not may_take_turn(
-            self._shard, holder, now_s=now_s, oldest_s=load.oldest_s, interval_s=interval_s, turn_s=TURN_S
-        ):
+        if not may_take_turn(self._shard, holder, now_s=now_s, oldest_s=oldest_s, interval_s=interval_s, turn_s=TURN_S):
             if self._news:
                 self._news = False
                 self._ring_later(holder)
-            if loads[self._shard].oldest_s == math.inf:
-                return None
-            return takeover_s(loads[self._shard].oldest_s, interval_s, TURN_S) - now_s
+            return takeover_s(oldest_s, interval_s, TURN_S) - now_s if oldest_s < math.inf else None
+        load = self._group_load(shards)
+        if not load.backlog_bytes:
+            return None
         self._news = False
+        wait_s = self._closing_wait_s(group, len(shards), load, now_s)
+        if wait_s is not None:
+            self._ask_to_split(group, load)
+            return wait_s if wait_s < math.inf else None
         if not self._take_lock(group):
             return LOCKED_RETRY_S
         try:
             if self._board.group_of(self._shard) != group:
                 return LOCKED_RETRY_S
-            wait_s, draft = self._pull(group, shards, load, now_s)
+            draft = self._pull(group, shards, load, now_s)
         finally:
             self._seat.unlock(group)
-        if draft is not None:
-            self._pulled_in_flight += 1
-            self._note_in_flight()
-            self._next.submit(draft)
-            self._news = True  # whoever is next should look whether there is more
-            return LOCKED_RETRY_S if self._group_load(shards).backlog_bytes else None
-        if load.in_flight >= self._thresholds.in_flight_max:
-            self._ring_later(group)  # the first shard may want to split
-        return wait_s
+        if draft is None:  # all of it waits for room in some ring, or in a shard that does not share yet
+            return TICK_S
+        self._pulled_in_flight += 1
+        self._note_in_flight()
+        self._next.submit(draft)
+        self._news = True  # whoever is next should look whether there is more
+        return LOCKED_RETRY_S if self._group_load(shards).backlog_bytes else None
 
-    def _pull(
-        self, group: int, shards: range, load: GroupLoad, now_s: float
-    ) -> tuple[float | None, PulledDraft | None]:
-        budget = self._group_budget(group, len(shards))
-        decision = decide_close(
+    def _closing_wait_s(self, group: int, member_count: int, load: GroupLoad, now_s: float) -> float | None:
+        """None if it is time to pull; otherwise how long to wait. It spends nothing, and so needs no lock."""
+        decision = self._decide(self._group_budget(group, member_count), load, now_s)
+        if isinstance(decision, Close):
+            return None
+        return decision.seconds if decision.seconds is not None else math.inf
+
+    def _decide(self, budget: PutBudget, load: GroupLoad, now_s: float) -> Close | Wait:
+        return decide_close(
             self._thresholds,
             budget,
             now_s=now_s,
@@ -331,16 +365,25 @@ class Sharing:
             oldest_s=load.oldest_s,
             in_flight=load.in_flight,
         )
-        self._board.set_budget(group, budget.tokens, budget.refilled_s)
-        if not isinstance(decision, Close):
-            return decision.seconds, None
-        draft = self._pulling.pull(shards, decision.bytes_target)
-        if draft is None:  # all of it waits for room in some ring, or in a shard that does not share yet
-            return TICK_S, None
-        self._board.advance_turn(group)
-        self.statistics.pulls += 1
-        self.statistics.pulled_bytes += draft.size_bytes
-        return None, draft
+
+    def _ask_to_split(self, group: int, load: GroupLoad) -> None:
+        """All upload slots are taken: the first shard may want to split."""
+        if load.in_flight >= self._thresholds.in_flight_max:
+            if group == self._shard:
+                self._ensure_tick()
+            else:
+                self._ring_later(group)
+
+    def _pull(self, group: int, shards: range, load: GroupLoad, now_s: float) -> PulledDraft | None:
+        budget = self._group_budget(group, len(shards))
+        decision = self._decide(budget, load, now_s)
+        draft = self._pulling.pull(shards, decision.bytes_target) if isinstance(decision, Close) else None
+        if draft is not None:
+            self._board.set_budget(group, budget.tokens, budget.refilled_s)
+            self._board.advance_turn(group)
+            self.statistics.pulls += 1
+            self.statistics.pulled_bytes += draft.size_bytes
+        return draft
 
     def _group_budget(self, group: int, member_count: int) -> PutBudget:
         share = budget_share(self._budget.puts_per_s, self._budget.burst, member_count, self._board.shard_count)
@@ -357,7 +400,7 @@ class Sharing:
 
     def _group_load(self, shards: range) -> GroupLoad:
         return group_load(
-            self._board.loads(),
+            _Loads(self._board),
             shards,
             now_s=self._clock.monotonic_s(),
             memory_s=self._regroup_thresholds.memory_s,
@@ -394,7 +437,7 @@ class Sharing:
             self._regroup_thresholds,
             groups,
             self._shard,
-            self._board.loads(),
+            _Loads(self._board),
             now_s=self._clock.monotonic_s(),
             decided_s=self._board.decided_s(),
         )

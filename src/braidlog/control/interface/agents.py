@@ -38,6 +38,12 @@ class AgentLeave(Message, frozen=True):
     incarnation: str
 
 
+class FenceAgent(Message, frozen=True):
+    """Nothing that this agent has uploaded is sequenced any more: it has died, and somebody must be certain of it."""
+
+    incarnation: str
+
+
 class Done(Message, frozen=True):
     pass
 
@@ -46,3 +52,4 @@ class AgentPlane(Protocol):
     async def register_agent(self, request: RegisterAgent, *, timeout_s: float | None = None) -> Registered: ...
     async def heartbeat_agent(self, request: AgentHeartbeat, *, timeout_s: float | None = None) -> HeartbeatAnswer: ...
     async def leave_agent(self, request: AgentLeave, *, timeout_s: float | None = None) -> Done: ...
+    async def fence_agent(self, request: FenceAgent, *, timeout_s: float | None = None) -> Done: ...

@@ -64,7 +64,7 @@ def _exists_already_taken_for_ours() -> AbstractContextManager[None]:
         original_init(self, *arguments, **options)
         process = CURRENT.get()
         self.incarnation = process.host if process is not None else "agent"
-        self._batcher = self._build_write_path()
+        self._batcher = self._build_write_path(None)
         self.write_path = self._batcher
 
     async def put(self: RetryingStore, key: str, data: Any, *, overwrite: bool = False) -> str | None:
