@@ -119,7 +119,6 @@ def iter_decoded(
     def select(table: Numbers) -> Numbers:
         starts = table[:, Field.OFFSET]
         wanted = (starts < end_offset) & (starts + table[:, Field.LAST_OFFSET_DELTA] >= start_offset)
-        wanted &= table[:, Field.RECORD_COUNT] > 0
         if not include_control:
             wanted &= table[:, Field.ATTRIBUTES] & CONTROL_BIT == 0
         if hidden:
