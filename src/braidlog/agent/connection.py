@@ -11,6 +11,7 @@ import structlog
 from braidlog.objects.store import Bytes
 from braidlog.runtime.buffers import unzeroed
 from braidlog.runtime.limits import FRAME_BYTES_MAX
+from braidlog.wire.produce_opening import ProduceOpening
 
 if TYPE_CHECKING:
     from braidlog.agent.dispatch import Dispatcher
@@ -31,17 +32,21 @@ _LENGTH = Struct(">i")
 class ResponseSlot:
     """A response's place in the line. Filled in any order, sent in the order of the requests."""
 
-    __slots__ = ("buffers", "connection", "held_bytes")
+    __slots__ = ("connection", "framed", "held_bytes")
 
     def __init__(self, connection: "KafkaConnection", held_bytes: int) -> None:
         self.connection = connection
         self.held_bytes = held_bytes
-        self.buffers: list[Bytes] | None = None
+        self.framed: list[Bytes] | None = None
 
     def fill(self, buffers: list[Bytes]) -> None:
         """Send this response (without its length, which is added here) as soon as its turn has come. An empty list is
         no response at all: a produce request with acks=0 gets none."""
-        self.buffers = buffers
+        self.fill_framed([sum(map(len, buffers)).to_bytes(4, "big"), *buffers] if buffers else [])
+
+    def fill_framed(self, framed: list[Bytes]) -> None:
+        """As `fill`, with a response that begins with its length."""
+        self.framed = framed
         self.connection.slot_filled(self)
 
     def abandon(self, reason: str) -> None:
@@ -69,6 +74,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._flush_handle: asyncio.Handle | None = None
         self.peer_host = ""
         self.is_closed = False
+        self.opening: ProduceOpening | None = None
+        """Of the last produce request that had one: the next one is likely to open alike."""
         self.cold_tail: asyncio.Task[None] | None = None
         """The last cold request: those of one connection are handled one after the other, as clients expect."""
 
@@ -90,7 +97,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._dispatcher.memory.release(len(self._frame))
             self._frame = None
         for slot in self._slots:
-            if slot.buffers is not None:
+            if slot.framed is not None:
                 self._dispatcher.memory.release(slot.held_bytes)
                 slot.held_bytes = 0
         self._dispatcher.disconnected(self)
@@ -190,7 +197,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             slot.held_bytes = 0
             return
         # Responses that become ready in the same turn of the event loop go out in one write.
-        if self._flush_handle is None and self._slots[0].buffers is not None:
+        if self._flush_handle is None and self._slots[0].framed is not None:
             self._flush_handle = asyncio.get_running_loop().call_soon(self._send_ready)
 
     def _send_ready(self) -> None:
@@ -201,14 +208,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         was_full = len(slots) >= REQUESTS_IN_FLIGHT_MAX
         out: list[Bytes] = []
         released = 0
-        while slots and slots[0].buffers is not None and not self._writing_paused:
+        while slots and (framed := slots[0].framed) is not None and not self._writing_paused:
             slot = slots.popleft()
             released += slot.held_bytes
             slot.held_bytes = 0
-            buffers = cast("list[Bytes]", slot.buffers)
-            if buffers:
-                out.append(sum(map(len, buffers)).to_bytes(4, "big"))
-                out += buffers
+            out += framed
         if out:
             self._write(out)
         if was_full:

@@ -83,6 +83,10 @@ class Dispatcher:
 
     def dispatch(self, connection: KafkaConnection, frame: memoryview, slot: ResponseSlot) -> None:
         try:
+            opening = connection.opening
+            if opening is not None and api_00_produce.handle_alike(self._agent, opening, frame, slot):
+                self.requests[api_00_produce.KEY] += 1
+                return
             header = read_request_header(frame)
             key, version = header.api_key, header.api_version
             versions = API_VERSIONS.get(key)
@@ -92,12 +96,12 @@ class Dispatcher:
             if versions is None or version not in versions:
                 raise MalformedRequest(f"api key {key} version {version} is not served")
             self.requests[key] += 1
-            body = frame[header.body_position :]
             if key == api_00_produce.KEY:
-                api_00_produce.handle(self._agent, header, body, slot)
+                connection.opening = api_00_produce.handle(self._agent, header, frame, slot)
             elif key == api_01_fetch.KEY:
-                api_01_fetch.handle(self._agent, header, body, slot, self._tasks)
+                api_01_fetch.handle(self._agent, header, frame[header.body_position :], slot, self._tasks)
             else:
+                body = frame[header.body_position :]
                 earlier = connection.cold_tail
                 connection.cold_tail = self._tasks.spawn(self._serve_cold(connection, header, body, slot, earlier))
         except MalformedRequest as error:

@@ -30,7 +30,7 @@ from braidlog.wire.primitives import (
 KEY = 0
 VERSIONS = range(3, 14)
 
-_FLEXIBLE_FROM = 9
+FLEXIBLE_FROM = 9
 _ACKS_TIMEOUT = Struct(">hi")
 _OLD_START = Struct(">hhiih")
 """Null transactional id, acks, timeout, topic count, length of the first topic's name."""
@@ -95,7 +95,7 @@ class ProduceResponse(NamedTuple):
 def read_produce_request(version: int, body: memoryview) -> ProduceRequest:
     """The request in `body`, which begins behind the header. Records are views into it."""
     try:
-        if version >= _FLEXIBLE_FROM:
+        if version >= FLEXIBLE_FROM:
             request, position = _read_flexible(body, version >= 13)
         else:
             request, position = _read_old(body)
@@ -231,7 +231,7 @@ _SINGLE_V9 = Struct(">ihqqqBBBBiB")
 
 def write_produce_response(version: int, response: ProduceResponse) -> bytes:
     """The body of the response."""
-    flexible = version >= _FLEXIBLE_FROM
+    flexible = version >= FLEXIBLE_FROM
     topics, throttle_time_ms, node_endpoints = response
     parts = [count_of(len(topics), flexible)]
     add = parts.append
@@ -273,7 +273,7 @@ def write_produce_response(version: int, response: ProduceResponse) -> bytes:
 @lru_cache(maxsize=1024)
 def _single_start(name: str, topic_id: bytes, version: int) -> bytes:
     """One topic with one partition, up to that partition."""
-    flexible = version >= _FLEXIBLE_FROM
+    flexible = version >= FLEXIBLE_FROM
     one = count_of(1, flexible)
     return one + (topic_id if version >= 13 else string(name, flexible)) + one
 
@@ -283,7 +283,7 @@ def write_single_produced(
 ) -> bytes:
     """The body of the response that is sent most often: one partition, and all went well."""
     start = _single_start(name, topic_id, version)
-    if version >= _FLEXIBLE_FROM:
+    if version >= FLEXIBLE_FROM:
         return start + _SINGLE_V9.pack(index, 0, base_offset, log_append_time_ms, log_start, 1, 0, 0, 0, 0, 0)
     if version >= 8:
         return start + _SINGLE_V8.pack(index, 0, base_offset, log_append_time_ms, log_start, 0, -1, 0)

@@ -1,5 +1,6 @@
 """Produce: records in. Checked, given a place in the order and handed to the write path before the first await."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
@@ -8,7 +9,6 @@ from braidlog.agent.connection import ResponseSlot
 from braidlog.agent.view import TopicView
 from braidlog.objects.layout import ADDS_PARTITION_BIT, BatchEntry
 from braidlog.records.batch import (
-    TRANSACTIONAL_BIT,
     BatchHeader,
     read_header,
     stamp_log_append_time,
@@ -18,8 +18,9 @@ from braidlog.records.codec import CODEC_NAMES
 from braidlog.records.errors import InvalidBatch
 from braidlog.records.record import first_null_key, recompress
 from braidlog.runtime.limits import BATCH_DECOMPRESSED_BYTES_MAX
-from braidlog.wire.header import RequestHeader, response_header
+from braidlog.wire.header import RequestHeader, frame_start, response_header
 from braidlog.wire.produce import (
+    FLEXIBLE_FROM,
     ProducedPartition,
     ProducedTopic,
     ProduceResponse,
@@ -28,6 +29,7 @@ from braidlog.wire.produce import (
     write_produce_response,
     write_single_produced,
 )
+from braidlog.wire.produce_opening import ProduceOpening, opening_of
 from braidlog.writing.request import WriteRequest
 
 if TYPE_CHECKING:
@@ -38,7 +40,6 @@ VERSIONS = range(14)
 """0 to 2 are advertised, because older librdkafka stops compressing without them, but they are not served."""
 SERVED_FROM = 3
 ZSTD_FROM = 7
-FLEXIBLE_FROM = 9
 ABORTABLE_FROM = 11
 """Clients that know that a transaction may have to be aborted without being over with."""
 ADDS_PARTITION_FROM = 12
@@ -96,6 +97,22 @@ class PendingProduce:
             self._slot.fill([])
 
 
+class PendingSingle:
+    """As `PendingProduce`, of a request for one partition that opened as an earlier one did."""
+
+    __slots__ = ("_correlation_id", "_opening", "_slot")
+
+    def __init__(self, opening: ProduceOpening, correlation_id: int, slot: ResponseSlot) -> None:
+        self._opening = opening
+        self._correlation_id = correlation_id
+        self._slot = slot
+
+    def done(self, request: WriteRequest) -> None:
+        version, _, name, topic_id = self._opening
+        body = _body(version, [(name, topic_id, [request])])
+        self._slot.fill_framed([frame_start(self._correlation_id, version >= FLEXIBLE_FROM, len(body)) + body])
+
+
 def _body(version: int, topics: list[tuple[str, bytes, list[ProducedPartition | WriteRequest]]]) -> bytes:
     if len(topics) == 1:
         name, topic_id, answers = topics[0]
@@ -128,12 +145,36 @@ def _refused(index: int, code: int, message: str, records: tuple[RecordError, ..
     return ProducedPartition(index, code, record_errors=records, error_message=message)
 
 
-def handle(agent: "Agent", header: RequestHeader, body: memoryview, slot: ResponseSlot) -> None:
+def handle_alike(agent: "Agent", opening: ProduceOpening, frame: memoryview, slot: ResponseSlot) -> bool:
+    """Handle a request that opens as an earlier one of its connection did. False: it does not, or something is the
+    matter with it, which is for `handle` to find out."""
+    request = opening.read(frame)
+    if request is None:
+        return False
+    correlation_id, index, records = request
+    version, _, name, topic_id = opening
+    view = agent.view
+    topic = view.topics_by_id.get(topic_id) if version >= IDS_FROM else view.topics_by_name.get(name)
+    if topic is None or not topic.takes_batches_as_sent or not 0 <= index < len(topic.partitions):
+        return False
+    try:
+        batches = _validated(agent, version, topic, records)
+    except InvalidBatch:
+        return False
+    if len(batches) != 1 or batches[0].is_transactional:
+        return False
+    done = PendingSingle(opening, correlation_id, slot).done
+    agent.write_path.submit(_write_request(topic, index, records, batches[0], -1, done))
+    return True
+
+
+def handle(agent: "Agent", header: RequestHeader, frame: memoryview, slot: ResponseSlot) -> ProduceOpening | None:
+    """Returns the opening that later requests may have in common with this one, if it was all in order."""
     version = header.api_version
     if version < SERVED_FROM:
         slot.abandon(f"Produce version {version} is too old: record batches need version 3 or later")
-        return
-    request = read_produce_request(version, body)
+        return None
+    request = read_produce_request(version, frame[header.body_position :])
     pending = PendingProduce(header, request.acks, request.transactional_id is not None, slot)
     view = agent.view
     open_count = 0
@@ -156,6 +197,7 @@ def handle(agent: "Agent", header: RequestHeader, body: memoryview, slot: Respon
                 answers.append(answer)
     # After the last one was handed on: the write path never answers before `submit` returns.
     pending.expect(open_count)
+    return opening_of(frame, header, request) if open_count == 1 and request.acks != 0 else None
 
 
 def _submit(
@@ -163,15 +205,7 @@ def _submit(
 ) -> ProducedPartition | WriteRequest:
     """Hand a batch to the write path; or say why not."""
     try:
-        now_ms = agent.clock.wall_ms()
-        settings = topic.settings
-        batches = validate_batches(
-            records if records is not None else _NOTHING,
-            batch_bytes_max=settings.max_message_bytes,
-            zstd_allowed=version >= ZSTD_FROM,
-            timestamp_ms_min=now_ms - settings.message_timestamp_before_max_ms,
-            timestamp_ms_max=now_ms + settings.message_timestamp_after_max_ms,
-        )
+        batches = _validated(agent, version, topic, records if records is not None else _NOTHING)
         if len(batches) != 1 or records is None:
             message = f"{len(batches)} batches for one partition: send one per request"
             return _refused(index, ErrorCode.invalid_record, message)
@@ -186,20 +220,37 @@ def _submit(
             data, batch, append_ms = _rewritten(agent, topic, data, batch)
     except InvalidBatch as error:
         return _refused(index, error.error_code, error.message)
-    entry = BatchEntry(
-        len(data),
-        batch.last_offset_delta + 1,
-        batch.attributes | ADDS_PARTITION_BIT
-        if batch.attributes & TRANSACTIONAL_BIT and version >= ADDS_PARTITION_FROM
-        else batch.attributes,
-        batch.timestamp_ms_highest,
-        batch.producer_id,
-        batch.producer_epoch,
-        batch.base_sequence,
-    )
-    request = WriteRequest(topic.info.topic_id, index, data, entry, batch.timestamp_ms_base, append_ms, pending.done)
+    if batch.is_transactional and version >= ADDS_PARTITION_FROM:
+        batch = batch._replace(attributes=batch.attributes | ADDS_PARTITION_BIT)
+    request = _write_request(topic, index, data, batch, append_ms, pending.done)
     agent.write_path.submit(request)
     return request
+
+
+def _validated(agent: "Agent", version: int, topic: TopicView, records: memoryview) -> list[BatchHeader]:
+    now_ms = agent.clock.wall_ms()
+    settings = topic.settings
+    return validate_batches(
+        records,
+        batch_bytes_max=settings.max_message_bytes,
+        zstd_allowed=version >= ZSTD_FROM,
+        timestamp_ms_min=now_ms - settings.message_timestamp_before_max_ms,
+        timestamp_ms_max=now_ms + settings.message_timestamp_after_max_ms,
+    )
+
+
+def _write_request(
+    topic: TopicView,
+    index: int,
+    data: memoryview,
+    batch: BatchHeader,
+    append_ms: int,
+    done: Callable[[WriteRequest], None],
+) -> WriteRequest:
+    _, _, _, _, _, attributes, last_delta, base_ms, max_ms, producer_id, epoch, sequence, _ = batch
+    highest_ms = max_ms if max_ms > base_ms else base_ms
+    entry = BatchEntry(len(data), last_delta + 1, attributes, highest_ms, producer_id, epoch, sequence)
+    return WriteRequest(topic.info.topic_id, index, data, entry, base_ms, append_ms, done)
 
 
 def _rewritten(

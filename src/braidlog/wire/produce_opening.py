@@ -1,0 +1,77 @@
+"""What a producer's requests begin with: read once, and then only recognised.
+
+A producer sends the same bytes in front of its records again and again: its client id, acks, the timeout, the topic's
+name. In a request for one partition, only the correlation id, the partition's index and the records are new. So a
+request that opens as the one before it did need not be taken apart again.
+"""
+
+from struct import Struct
+from typing import NamedTuple, TypeAlias
+
+from braidlog.wire.header import RequestHeader
+from braidlog.wire.primitives import read_uvarint, uvarint
+from braidlog.wire.produce import FLEXIBLE_FROM, KEY, ProduceRequest
+
+_IDS = Struct(">hhi")
+"""API key, API version, correlation id."""
+_INDEX_AND_LENGTH = Struct(">ii")
+_INDEX_AND_VARINT = Struct(">iBB")
+"""The first two bytes of the length, which most requests need no more of."""
+_END = b"\x00\x00\x00"
+"""Of a flexible request: no tagged fields of the partition, of the topic, and of the request."""
+_REST_BYTES_MIN = 8
+"""A partition's index, and what any records have behind it."""
+
+
+SingleProduce: TypeAlias = tuple[int, int, memoryview]
+"""What is particular to one request: correlation id, the partition's index, and its records, a view into the frame."""
+
+
+class ProduceOpening(NamedTuple):
+    """All that a frame has in front of its only partition, but for the correlation id."""
+
+    version: int
+    shared: bytes
+    """What lies between the correlation id and the partition's index."""
+    name: str
+    """Empty in version 13."""
+    topic_id: bytes
+    """Empty before version 13."""
+
+    def read(self, frame: memoryview) -> SingleProduce | None:
+        """What `frame`, which comes without its length, says beyond the opening; None if it opens or ends otherwise."""
+        shared = self.shared
+        position = len(shared) + _IDS.size
+        size = len(frame)
+        if size < position + _REST_BYTES_MIN or frame[8:position] != shared:
+            return None
+        key, version, correlation_id = _IDS.unpack_from(frame)
+        if key != KEY or version != self.version:
+            return None
+        if version < FLEXIBLE_FROM:
+            index, length = _INDEX_AND_LENGTH.unpack_from(frame, position)
+            return (correlation_id, index, frame[position + 8 :]) if length == size - position - 8 else None
+        index, length, more = _INDEX_AND_VARINT.unpack_from(frame, position)
+        if length >= 0x80 > more:
+            length = length & 0x7F | more << 7
+            position += 6
+        else:
+            length, position = read_uvarint(frame, position + 4)
+        end = position + length - 1
+        return (correlation_id, index, frame[position:end]) if frame[end:] == _END else None
+
+
+def opening_of(frame: memoryview, header: RequestHeader, request: ProduceRequest) -> ProduceOpening | None:
+    """The opening of the request that `frame` holds; None where it is of a kind that has none."""
+    if request.transactional_id is not None or len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
+        return None
+    name, topic_id, ((index, records),) = request.topics[0]
+    if records is None:
+        return None
+    if header.api_version >= FLEXIBLE_FROM:
+        end = len(frame) - len(_END) - len(records) - len(uvarint(len(records) + 1)) - 4
+    else:
+        end = len(frame) - len(records) - _INDEX_AND_LENGTH.size
+    opening = ProduceOpening(header.api_version, bytes(frame[8:end]), name, topic_id)
+    # Where anything is written in another way than usual, the request does not read the same.
+    return opening if opening.read(frame) == (header.correlation_id, index, records) else None
