@@ -263,8 +263,10 @@ class GroupCoordinator:
         return CommitOffsetsAnswer(error_codes)
 
     def check_offsets(self, request: CommitOffsets) -> list[int]:
-        """One code per offset: whether a transaction may commit it for its group."""
-        error = self._check_commit(request)
+        """One code per offset: whether a transaction may commit it for its group. Who does not say that it is a member
+        may: producers of earlier releases do not tell."""
+        is_anonymous = request.generation_id < 0 and not request.member_id and request.group_instance_id is None
+        error = self._status if is_anonymous else self._check_commit(request)
         if error is not GroupError.NONE:
             return [error] * len(request.offsets)
         return [self._check_offset(each) for each in request.offsets]
