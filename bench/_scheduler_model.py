@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf, log
+from typing import overload
 
 from braidlog.cost.prices import S3_STANDARD, Price, puts_per_s_for_budget
 from braidlog.objects.latency import LatencyProfile, latency_factor, latency_profile
@@ -45,7 +46,7 @@ class AgentModel:
     """How long it takes a shard to notice what has happened on another one of its group."""
     lock_s: float = 10e-6
     """To take a lock that other cores take, too."""
-    check_s: float = 0.05
+    check_s: float = 0.02
     """How often a group's first shard thinks about splitting and merging."""
 
     @property
@@ -119,6 +120,25 @@ class _Group:
     backlog_bytes: int = 0
 
 
+class _Loads(Sequence[ShardLoad]):
+    """The shards' counters as they are now, each read when it is asked for, as from shared memory."""
+
+    def __init__(self, model: "SchedulerModel") -> None:
+        self._model = model
+
+    def __len__(self) -> int:
+        return self._model.agent.shard_count
+
+    @overload
+    def __getitem__(self, shard: int) -> ShardLoad: ...
+    @overload
+    def __getitem__(self, shard: slice) -> list[ShardLoad]: ...
+    def __getitem__(self, shard: int | slice) -> ShardLoad | list[ShardLoad]:
+        if isinstance(shard, slice):
+            return [self._model.load(each) for each in range(len(self))[shard]]
+        return self._model.load(shard)
+
+
 class SchedulerModel:
     """One agent, from one group map to the next."""
 
@@ -134,6 +154,9 @@ class SchedulerModel:
         self._entropy = SeededEntropy(seed).fork("puts")
         self._in_flight = [0] * agent.shard_count
         self._backlog_bytes = [0] * agent.shard_count
+        self._waiting_s: list[deque[float]] = [deque() for _ in range(agent.shard_count)]
+        """When each shard's waiting requests arrived."""
+        self._loads = _Loads(self)
         self._held_bytes = [0] * agent.shard_count
         self._slots_used: list[tuple[float, float]] = [(0.0, 0.0)] * agent.shard_count
         puts_per_s = puts_per_s_for_budget(agent.budget_usd_month, agent.price)
@@ -171,6 +194,7 @@ class SchedulerModel:
         group.backlog.append(_Request(shard, self.now_s, size_bytes))
         group.backlog_bytes += size_bytes
         self._backlog_bytes[shard] += size_bytes
+        self._waiting_s[shard].append(self.now_s)
         self._held_bytes[shard] += size_bytes
         self._wake_soon(group)
         return True
@@ -183,20 +207,14 @@ class SchedulerModel:
     def is_idle(self) -> bool:
         return not any(self._backlog_bytes) and not any(self._in_flight)
 
-    def loads(self) -> list[ShardLoad]:
-        oldest_s = [inf] * self.agent.shard_count
-        for group in self._groups.values():
-            missing = len(group.shards)
-            for request in group.backlog:
-                if oldest_s[request.shard] == inf:
-                    oldest_s[request.shard] = request.arrived_s
-                    missing -= 1
-                    if not missing:
-                        break
-        return [
-            ShardLoad(self._backlog_bytes[shard], oldest_s[shard], self._in_flight[shard], *self._slots_used[shard])
-            for shard in range(self.agent.shard_count)
-        ]
+    def load(self, shard: int) -> ShardLoad:
+        waiting_s = self._waiting_s[shard]
+        return ShardLoad(
+            self._backlog_bytes[shard],
+            waiting_s[0] if waiting_s else inf,
+            self._in_flight[shard],
+            *self._slots_used[shard],
+        )
 
     def _wake_soon(self, group: _Group) -> None:
         """What a shard does by itself it knows at once; what others do it notices a little later."""
@@ -232,7 +250,7 @@ class SchedulerModel:
 
     def _upload(self, group: _Group, bytes_target: int) -> None:
         agent = self.agent
-        holder = self.policy.holder(group.shards, group.turn, self.loads())
+        holder = self.policy.holder(group.shards, group.turn, self._loads)
         locks = self.policy.locks_per_pull(len(group.shards))
         group.turn += 1
         requests: list[_Request] = []
@@ -242,6 +260,7 @@ class SchedulerModel:
             requests.append(request)
             size_bytes += request.size_bytes
             self._backlog_bytes[request.shard] -= request.size_bytes
+            self._waiting_s[request.shard].popleft()
         group.backlog_bytes -= size_bytes
         self._count_in_flight(holder, 1)
         sent_s = max(self.now_s + locks * agent.lock_s, group.stream_free_s)
@@ -278,10 +297,9 @@ class SchedulerModel:
 
     def _check_groups(self) -> None:
         """Every group's first shard looks at its group, one after the other, as each would on its own."""
-        loads = self.loads()
         for shard in range(self.agent.shard_count):
             decision = self.policy.regroup(
-                self._regroup, self.groups, shard, loads, now_s=self.now_s, decided_s=self.decided_s
+                self._regroup, self.groups, shard, self._loads, now_s=self.now_s, decided_s=self.decided_s
             )
             if isinstance(decision, Split):
                 self._split(decision)

@@ -22,11 +22,10 @@ WINDOWS = 300
 def headline(keys: Mapping[str, float], agent: AgentModel) -> str:
     """What the lines below show, in words."""
     return (
-        f"{agent.shard_count} shards, adaptive uploads: "
-        f"{keys['trickle_cost_vs_per_shard']:.0%} of a stream per shard's cost at a trickle, "
-        f"{keys['saturation_throughput_vs_per_shard']:.0%} of its throughput and "
-        f"{keys['saturation_p99_vs_per_shard']:.0%} of its p99 at full load, "
-        f"{keys['burst_recovery_s']:g} s to follow a burst"
+        f"{agent.shard_count} shards. Adaptive against one stream per shard: "
+        f"{keys['trickle_cost_vs_per_shard']:.0%} of the cost at a trickle; at full load "
+        f"{keys['saturation_throughput_vs_per_shard']:.0%} of the throughput and "
+        f"{keys['saturation_p99_vs_per_shard']:.0%} of the p99; a burst is met within {keys['burst_recovery_s']:g} s"
     )
 
 
@@ -63,7 +62,7 @@ def plot(runs: Mapping[str, Columnar], agent: AgentModel, trace: Trace, keys: Ma
     _label(axes, trace, agent, before_s, after_s)
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    figure.suptitle(headline(keys, agent), fontsize=12, fontweight="bold", x=0.01, ha="left")
+    figure.suptitle(headline(keys, agent), fontsize=11.5, fontweight="bold", x=0.01, ha="left")
     figure.savefig(path, dpi=130)
     plt.close(figure)
 

@@ -13,7 +13,7 @@ from braidlog.cost.bill import Usage, bill
 Columns = npt.NDArray[np.float64]
 MB = 1e6
 
-RECOVERY_WINDOW_S = 0.25
+RECOVERY_WINDOW_S = 0.1
 RECOVERED = 1.5
 """Times per-shard's latency: what counts as recovered from the start of a burst."""
 

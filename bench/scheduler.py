@@ -78,7 +78,7 @@ def compare_policies(options: Options) -> Figures:
         print(f"  plotted to {options.plot_path}", file=sys.stderr)
     return {
         **keys,
-        "burst_recovery_p95_s": burst_recovery_s(runs["adaptive"], runs["per-shard"], trace.burst_s, 95),
+        "burst_recovery_p90_s": burst_recovery_s(runs["adaptive"], runs["per-shard"], trace.burst_s, 90),
         "phases": {
             name: {phase: phase_figures(run, agent, span_s) for phase, span_s in trace.spans().items()}
             for name, run in runs.items()
