@@ -11,6 +11,7 @@ from braidlog.sim.history import (
     AnyOperation,
     Assigned,
     CommitOffset,
+    Compacted,
     Event,
     FetchOffset,
     FinalRead,
@@ -285,6 +286,57 @@ BAD = [
     ),
     Case("no final read", [A, B], ("missing-final-read",)),
     Case("no final read of one partition", [A, final("a"), send("b", partition=1)], ("missing-final-read",)),
+]
+
+
+COMPACTED = Compacted(client="admin", invoke_s=0.0, complete_s=0.0, topic="t", delete_retention_s=60.0)
+K1, K2, L1 = send("k=1", 0), send("k=2", 1, at=2, order=1), send("l=1", 2, at=4, order=2)
+GONE = send("k=!3", 3, at=6, order=3)
+"""A tombstone that may be gone at 66 s."""
+LATE = send("k=!3", 3, at=60, order=3)
+
+
+def left(records: dict[int, str], end: int) -> FinalRead:
+    """What a compacted log of so many offsets has at the end, at 101 s."""
+    return final(records=list(records.items()), high_watermark=end)
+
+
+FINE += [
+    Case("compacted", [COMPACTED, K1, K2, L1, left({1: "k=2", 2: "l=1"}, 3)]),
+    Case("not compacted yet", [COMPACTED, K1, K2, L1, left({0: "k=1", 1: "k=2", 2: "l=1"}, 3)]),
+    Case("an old tombstone and what it deleted", [COMPACTED, K1, K2, L1, GONE, left({2: "l=1"}, 4)]),
+    Case("a young tombstone", [COMPACTED, K1, K2, L1, LATE, left({2: "l=1", 3: "k=!3"}, 4)]),
+    Case("a poll over what was compacted", [COMPACTED, K1, K2, L1, poll(0, {1: "k=2"}), left({1: "k=2", 2: "l=1"}, 3)]),
+    Case("read and then compacted", [COMPACTED, K1, K2, poll(0, {0: "k=1"}), left({1: "k=2"}, 2)]),
+    Case(
+        "taken over by what nobody was told of",
+        [COMPACTED, K1, send("k=2", at=2, order=1), send("k=!3", at=4, order=2), left({}, 3)],
+    ),
+]
+BAD += [
+    Case("the newest of its key is gone", [COMPACTED, K1, K2, left({0: "k=1"}, 2)], ("lost-write",)),
+    Case("a tombstone went too early", [COMPACTED, K1, LATE, left({}, 4)], ("lost-write",)),
+    Case(
+        "a deleted key came back",
+        [COMPACTED, K1, GONE, L1, left({0: "k=1", 2: "l=1"}, 4)],
+        ("deleted-key-came-back",),
+    ),
+    Case(
+        "read, never acknowledged, and gone",
+        [COMPACTED, send("k=1", outcome="unknown"), poll(0, {0: "k=1"}), left({}, 1)],
+        ("lost-write",),
+    ),
+    Case("moved by compaction", [COMPACTED, K2, left({0: "k=2"}, 2)], ("inconsistent-offsets",)),
+    Case(
+        "a poll left out the newest of its key",
+        [COMPACTED, K1, K2, L1, poll(0, {2: "l=1"}), left({1: "k=2", 2: "l=1"}, 3)],
+        ("skipped-poll",),
+    ),
+    Case(
+        "left out before anything took its place",
+        [COMPACTED, K1, L1, poll(0, {2: "l=1"}, at=10), send("k=9", 3, at=20, order=5), left({2: "l=1", 3: "k=9"}, 4)],
+        ("skipped-poll",),
+    ),
 ]
 
 

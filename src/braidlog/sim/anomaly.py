@@ -7,6 +7,7 @@ from braidlog.sim.history import AnyOperation
 
 Kind = Literal[
     "dead-producer",
+    "deleted-key-came-back",
     "double-assignment",
     "duplicate",
     "external-consistency",

@@ -6,6 +6,7 @@ The history may come from a simulated or from a real run. A final read is taken 
 from collections.abc import Iterator
 
 from braidlog.sim.anomaly import Anomaly, Kind
+from braidlog.sim.checks_compaction import Gone, check_compaction
 from braidlog.sim.checks_groups import GroupEvidence, check_group
 from braidlog.sim.checks_log import check_log
 from braidlog.sim.checks_polls import check_polls
@@ -13,6 +14,7 @@ from braidlog.sim.evidence import Evidence, merge
 from braidlog.sim.history import (
     Assigned,
     CommitOffset,
+    Compacted,
     FetchOffset,
     FinalRead,
     History,
@@ -33,8 +35,10 @@ def _anomalies(history: History) -> Iterator[Anomaly]:
     partitions, groups = _sort_out(history)
     for evidence in partitions.values():
         log = merge(evidence)
-        yield from check_log(evidence, log)
-        yield from check_polls(evidence, log)
+        gone = Gone(evidence, log)
+        yield from check_log(evidence, log, gone)
+        yield from check_polls(evidence, log, gone)
+        yield from check_compaction(evidence, log, gone)
     for group in groups.values():
         yield from check_group(group)
 
@@ -42,13 +46,14 @@ def _anomalies(history: History) -> Iterator[Anomaly]:
 def _sort_out(history: History) -> tuple[dict[tuple[str, int], Evidence], dict[str, GroupEvidence]]:
     partitions: dict[tuple[str, int], Evidence] = {}
     groups: dict[str, GroupEvidence] = {}
+    compacted = {operation.topic: operation for operation in history.operations if isinstance(operation, Compacted)}
 
     for operation in history.operations:
         if isinstance(operation, Send | Poll | ListOffset | FinalRead):
             place = (operation.topic, operation.partition)
             evidence = partitions.get(place)
             if evidence is None:
-                evidence = partitions[place] = Evidence(*place)
+                evidence = partitions[place] = Evidence(*place, compaction=compacted.get(operation.topic))
             match operation:
                 case Send():
                     evidence.sends.append(operation)

@@ -4,17 +4,18 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 
 from braidlog.sim.anomaly import Anomaly, Kind
+from braidlog.sim.checks_compaction import Gone
 from braidlog.sim.evidence import Evidence, MergedLog
 from braidlog.sim.history import AnyOperation, Send
 
 DEAD_PRODUCER_ERROR = "out_of_order_sequence_number at the head of the line"
 
 
-def check_log(evidence: Evidence, log: MergedLog) -> Iterator[Anomaly]:
+def check_log(evidence: Evidence, log: MergedLog, gone: Gone) -> Iterator[Anomaly]:
     yield from log.contradictions
     yield from _missing_final_read(evidence)
     yield from _offset_gap(evidence)
-    yield from _lost_writes(evidence, log)
+    yield from _lost_writes(evidence, log, gone)
     yield from _uninvited(evidence, log)
     yield from _order(evidence, log)
     yield from _external_consistency(evidence)
@@ -43,7 +44,7 @@ def _missing_final_read(evidence: Evidence) -> Iterator[Anomaly]:
 
 def _offset_gap(evidence: Evidence) -> Iterator[Anomaly]:
     final = evidence.final
-    if final is None:
+    if final is None or evidence.compaction is not None:
         return
     expected = final.log_start_offset
     for offset, _ in final.records:
@@ -61,7 +62,7 @@ def _offset_gap(evidence: Evidence) -> Iterator[Anomaly]:
     yield _anomaly(evidence, "offset-gap", message, final.complete_s, [final], expected)
 
 
-def _lost_writes(evidence: Evidence, log: MergedLog) -> Iterator[Anomaly]:
+def _lost_writes(evidence: Evidence, log: MergedLog, gone: Gone) -> Iterator[Anomaly]:
     final = evidence.final
     if final is None:
         return
@@ -70,7 +71,7 @@ def _lost_writes(evidence: Evidence, log: MergedLog) -> Iterator[Anomaly]:
         if send.outcome != "ok" or send.value in log.final_values:
             continue
         may_be_deleted = send.offset < start if send.offset >= 0 else start > 0
-        if not may_be_deleted:
+        if not may_be_deleted and not gone.may_be(send.offset, send.value, final.complete_s):
             where = f"at offset {send.offset}" if send.offset >= 0 else "without an offset"
             message = f"{send.value!r} was acknowledged {where}, but the log of {evidence.place} does not have it"
             yield _anomaly(evidence, "lost-write", message, send.complete_s, [send, final])

@@ -4,22 +4,23 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from braidlog.sim.anomaly import Anomaly, Kind
+from braidlog.sim.checks_compaction import Gone
 from braidlog.sim.evidence import Evidence, MergedLog
 from braidlog.sim.history import Poll
 
 
-def check_polls(evidence: Evidence, log: MergedLog) -> Iterator[Anomaly]:
+def check_polls(evidence: Evidence, log: MergedLog, gone: Gone) -> Iterator[Anomaly]:
     previous: dict[str, tuple[Poll, int]] = {}
     for poll in evidence.polls:
         before = None if poll.is_reset else previous.get(poll.client)
         if before is not None:
-            yield from _check_joint(evidence, log, *before, poll)
-        yield from _check_records(evidence, log, poll)
+            yield from _check_joint(evidence, log, gone, *before, poll)
+        yield from _check_records(evidence, log, gone, poll)
         end_offset = max((offset + 1 for offset, _ in poll.records), default=0)
         previous[poll.client] = (poll, max(end_offset, poll.fetch_offset))
 
 
-def _check_records(evidence: Evidence, log: MergedLog, poll: Poll) -> Iterator[Anomaly]:
+def _check_records(evidence: Evidence, log: MergedLog, gone: Gone, poll: Poll) -> Iterator[Anomaly]:
     next_offset = poll.fetch_offset
     skips: list[tuple[int, int]] = []
     for offset, _ in poll.records:
@@ -31,25 +32,30 @@ def _check_records(evidence: Evidence, log: MergedLog, poll: Poll) -> Iterator[A
             skips.append((next_offset, offset))
         next_offset = offset + 1
     for from_offset, to_offset in skips:
-        yield from _check_skip(evidence, log, from_offset, to_offset, poll)
+        yield from _check_skip(evidence, log, gone, from_offset, to_offset, poll)
 
 
-def _check_joint(evidence: Evidence, log: MergedLog, before: Poll, end_offset: int, poll: Poll) -> Iterator[Anomaly]:
+def _check_joint(
+    evidence: Evidence, log: MergedLog, gone: Gone, before: Poll, end_offset: int, poll: Poll
+) -> Iterator[Anomaly]:
     """From where a poll ended to where the next one began."""
     if poll.fetch_offset < end_offset:
         message = f"fetched from {poll.fetch_offset} though its poll before ended at {end_offset}"
         yield _anomaly(evidence, "non-monotonic-poll", poll.fetch_offset, message, before, poll)
     elif poll.fetch_offset > end_offset:
-        yield from _check_skip(evidence, log, end_offset, poll.fetch_offset, before, poll)
+        yield from _check_skip(evidence, log, gone, end_offset, poll.fetch_offset, before, poll)
 
 
 def _check_skip(
-    evidence: Evidence, log: MergedLog, from_offset: int, to_offset: int, *polls: Poll
+    evidence: Evidence, log: MergedLog, gone: Gone, from_offset: int, to_offset: int, *polls: Poll
 ) -> Iterator[Anomaly]:
     """Offsets in [from_offset, to_offset) that exist and were not deleted by then should have been given."""
     least = max(from_offset, polls[-1].log_start_offset)
     at = bisect_left(log.offsets, least)
-    if at < len(log.offsets) and log.offsets[at] < to_offset:
+    end = bisect_left(log.offsets, to_offset)
+    while at < end and gone.may_be(log.offsets[at], log.value_at[log.offsets[at]], polls[-1].complete_s):
+        at += 1
+    if at < end:
         skipped = log.offsets[at]
         message = (
             f"went from {from_offset} to {to_offset} and was never given offset {skipped} ({log.value_at[skipped]!r})"

@@ -11,6 +11,7 @@ from kio.static.primitive import i32Timedelta
 from braidlog.records.batch import scan_batches
 from braidlog.records.record import decode_batch
 from braidlog.sim.history import Assigned, CommitOffset, FetchOffset, ListOffset, Poll
+from braidlog.sim.producers import text_of
 from braidlog.sim.session import ClientSession
 from braidlog.sim.wire_client import Disconnected, WireClient, request_types
 
@@ -128,7 +129,7 @@ async def fetch(
     next_offset = offset
     for position, header in scan_batches(data):
         batch = decode_batch(data[position : position + header.total_bytes], bytes_max=BYTES_MAX)
-        records.extend((record.offset, (record.value or b"").decode()) for record in batch if record.offset >= offset)
+        records.extend((record.offset, text_of(record)) for record in batch if record.offset >= offset)
         next_offset = max(next_offset, header.end_offset)
     return Fetched(records, next_offset, found.log_start_offset, found.high_watermark)
 

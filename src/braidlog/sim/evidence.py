@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from braidlog.sim.anomaly import Anomaly
-from braidlog.sim.history import FinalRead, ListOffset, Poll, Send
+from braidlog.sim.history import Compacted, FinalRead, ListOffset, Poll, Send
 
 
 @dataclass(eq=False, slots=True)
@@ -17,6 +17,8 @@ class Evidence:
     list_offsets: list[ListOffset] = field(default_factory=list)
     final: FinalRead | None = None
     """The last one, if there are several."""
+    compaction: Compacted | None = None
+    """Where only the newest record per key must stay."""
 
     @property
     def place(self) -> str:
@@ -73,6 +75,8 @@ class _Merge:
         entries = [(offset, value_at[offset]) for offset in offsets if offset in self._witness]
         if self._final is not None:
             entries += sorted(self._final.records, key=lambda entry: entry[0])
+        if self._evidence.compaction is not None:
+            entries.sort(key=lambda entry: entry[0])
         return MergedLog(
             sends_by_value=self._sends_by_value,
             final_values=self._final_values,
@@ -98,13 +102,17 @@ class _Merge:
             witness = self._witness.get(offset)
             other = f"{witness.client} saw" if witness else "the final read has"
             self._contradict(offset, value, f"{_told(teller, value)}, but {other} {known!r}", teller, witness)
-        elif self._final is None or offset < self._final.log_start_offset:
+        elif self._final is None or offset < self._final.log_start_offset or self._may_be_compacted(value):
             self._value_at[offset] = value
             self._witness[offset] = teller
         elif value in self._final_values or not self._is_acknowledged(value):
             # An acknowledged value that is nowhere is a lost write, which says it better.
             message = f"{_told(teller, value)}, but the final read has nothing there"
             self._contradict(offset, value, message, teller)
+
+    def _may_be_compacted(self, value: str) -> bool:
+        """It is not in the log any more, which `checks_compaction` looks into. What is elsewhere now was moved."""
+        return self._evidence.compaction is not None and value not in self._final_values
 
     def _is_acknowledged(self, value: str) -> bool:
         return any(send.outcome == "ok" for send in self._sends_by_value.get(value, ()))

@@ -90,6 +90,14 @@ class Event(Operation, tag="event", frozen=True, kw_only=True):
     what: str
 
 
+class Compacted(Operation, tag="compacted", frozen=True, kw_only=True):
+    """A topic of which only the newest record per key must stay. Values there are `key=value`, or `key=!id`, which
+    deletes the key, and may itself be gone after a while."""
+
+    topic: str
+    delete_retention_s: float
+
+
 class FinalRead(Operation, tag="final-read", frozen=True, kw_only=True):
     """A partition's whole log, read at the end, when everything was well again."""
 
@@ -100,7 +108,7 @@ class FinalRead(Operation, tag="final-read", frozen=True, kw_only=True):
     records: list[tuple[int, str]]
 
 
-AnyOperation = Send | Poll | ListOffset | CommitOffset | FetchOffset | Assigned | Event | FinalRead
+AnyOperation = Send | Poll | ListOffset | CommitOffset | FetchOffset | Assigned | Event | Compacted | FinalRead
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AnyOperation)

@@ -20,6 +20,8 @@ INIT_PRODUCER_ID = 22
 INIT_PRODUCER_ID_VERSION = 4
 SEQUENCE_END = 1 << 31
 
+TOMBSTONE_ONE_IN = 8
+TOMBSTONE_HEADER = "id"
 REQUEST_TIMEOUT_S = 40.0
 DELIVERY_TIMEOUT_S = 120.0
 
@@ -79,7 +81,9 @@ class SimProducer:
         in_flight_max: int,
         pause_s: float,
         batch_records_max: int = 3,
+        key_count: int = 0,
     ) -> None:
+        """With `key_count`, every record has one of so many keys, and some delete theirs."""
         self._session = session
         self._lanes = [_Lane(topic, partition) for topic, partition in targets]
         self._idempotent = idempotent
@@ -87,6 +91,7 @@ class SimProducer:
         self._in_flight_max = in_flight_max
         self._pause_s = pause_s
         self._batch_records_max = batch_records_max
+        self._key_count = key_count
         self.stopping = False
 
     async def run(self) -> None:
@@ -105,9 +110,15 @@ class SimProducer:
     def _next_batch(self, lane: _Lane) -> _Batch:
         count = 1 + self._session.entropy.below(self._batch_records_max)
         values = [f"{self._session.name}/{lane.topic}/{lane.partition}/{lane.next_order + at}" for at in range(count)]
+        if self._key_count:
+            values = [self._keyed(value) for value in values]
         batch = _Batch(lane.next_order, values, self._session.now_s)
         lane.next_order += count
         return batch
+
+    def _keyed(self, value: str) -> str:
+        is_tombstone = self._session.entropy.below(TOMBSTONE_ONE_IN) == 0
+        return f"k{self._session.entropy.below(self._key_count)}={'!' if is_tombstone else ''}{value}"
 
     async def _send_queue(self, lane: _Lane) -> None:
         """Send everything that waits, one behind the other on one connection, and deal with what comes back."""
@@ -243,7 +254,7 @@ class SimProducer:
         types = request_types(PRODUCE, PRODUCE_VERSION)
         now_ms = EPOCH_MS + int(self._session.now_s * 1000)
         records = encode_batch(
-            [Record(at, now_ms, None, value.encode(), ()) for at, value in enumerate(batch.values)],
+            [record_of(at, now_ms, value, has_key=self._key_count > 0) for at, value in enumerate(batch.values)],
             producer_id=lane.producer[0],
             producer_epoch=lane.producer[1],
             base_sequence=batch.sequence,
@@ -259,3 +270,22 @@ class SimProducer:
                 ),
             ),
         )
+
+
+def record_of(at: int, timestamp_ms: int, text: str, *, has_key: bool) -> Record:
+    """A value of a history as a record. What deletes a key has no value, so a header says which it is."""
+    if not has_key:
+        return Record(at, timestamp_ms, None, text.encode(), ())
+    key, _, value = text.partition("=")
+    if value.startswith("!"):
+        return Record(at, timestamp_ms, key.encode(), None, ((TOMBSTONE_HEADER, value[1:].encode()),))
+    return Record(at, timestamp_ms, key.encode(), value.encode(), ())
+
+
+def text_of(record: Record) -> str:
+    """The other way round."""
+    if record.key is None:
+        return (record.value or b"").decode()
+    if record.value is None:
+        return f"{record.key.decode()}=!{(dict(record.headers).get(TOMBSTONE_HEADER) or b'').decode()}"
+    return f"{record.key.decode()}={record.value.decode()}"

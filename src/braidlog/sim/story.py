@@ -8,6 +8,7 @@ from braidlog.sim.history import (
     AnyOperation,
     Assigned,
     CommitOffset,
+    Compacted,
     Event,
     FetchOffset,
     FinalRead,
@@ -111,6 +112,8 @@ def _sentence(operation: AnyOperation, values: frozenset[str], offsets: frozense
     match operation:
         case Event():
             return f"── {operation.what} ──"
+        case Compacted():
+            return f"{operation.topic} is compacted, and tombstones stay for {operation.delete_retention_s:.0f} s"
         case Send():
             under = f" under producer id {operation.producer}" if operation.producer else ""
             again = " more than once" if operation.retried else ""
