@@ -5,9 +5,9 @@ from braidlog.control.metadata import Transaction
 _ROWS_PER_QUERY = 256
 
 
-def find_aborted(tx: Transaction, partition_id: int, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
-    """Producer id and first offset of every aborted transaction that has records in the range."""
-    found: list[tuple[int, int]] = []
+def find_aborted(tx: Transaction, partition_id: int, start_offset: int, end_offset: int) -> list[tuple[int, int, int]]:
+    """Producer id, first offset and marker of every aborted transaction that has records in the range."""
+    found: list[tuple[int, int, int]] = []
     marker_from = start_offset
     while True:
         rows = tx.query(
@@ -17,7 +17,7 @@ def find_aborted(tx: Transaction, partition_id: int, start_offset: int, end_offs
         )
         for marker_offset, producer_id, first_offset, stable_offset in rows:
             if first_offset < end_offset:
-                found.append((producer_id, first_offset))
+                found.append((producer_id, first_offset, marker_offset))
             if stable_offset >= end_offset:
                 # All that was open then began at or behind this offset, and what comes later does too.
                 return found

@@ -431,7 +431,7 @@ class Transactions:
     async def find_aborted(self, request: FindAborted) -> FoundAborted:
         partition_id = request.partition_id
 
-        def find(tx: Transaction) -> list[tuple[int, int]]:
+        def find(tx: Transaction) -> list[tuple[int, int, int]]:
             return find_aborted(tx, partition_id, request.start_offset, request.end_offset)
 
         aborted = await self._metadata.read(find)
@@ -439,7 +439,11 @@ class Transactions:
         state = self._catalog.partitions.get(partition_id)
         if state is None:
             return FoundAborted(PartitionBounds(partition_id, 0, 0, 0), [], known=False)
-        return FoundAborted(state.bounds, aborted)
+        return FoundAborted(
+            state.bounds,
+            [(producer_id, first_offset) for producer_id, first_offset, _ in aborted],
+            marker_offsets=[marker_offset for _, _, marker_offset in aborted],
+        )
 
     async def describe(self, request: DescribeTransactions) -> TransactionDescriptions:
         return TransactionDescriptions([self._describe(each) for each in request.transactional_ids])

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from braidlog.control.interface import (
+    FindAborted,
     FindExtents,
     FindTimestamp,
+    FoundAborted,
     FoundExtents,
     IndexedExtent,
     PartitionBounds,
@@ -196,7 +198,14 @@ class LogIndex:
             offset = found.extents[-1].end_offset
 
     async def aborted(self, state: PartitionState, start_offset: int, end_offset: int) -> list[Aborted]:
-        return []
+        """The aborted transactions with records in [start_offset, end_offset)."""
+        if start_offset >= state.aborted_end_offset:
+            return []
+        async with self._questions:
+            found: FoundAborted = await self._link.ask(
+                "find_aborted", FindAborted(state.partition_id, start_offset, end_offset)
+            )
+        return [Aborted(*each, marker) for each, marker in zip(found.aborted, found.marker_offsets, strict=True)]
 
 
 def _positions_of(positions: Positions, state: LogState, what: str) -> dict[TopicPartition, Position]:

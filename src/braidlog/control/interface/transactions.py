@@ -70,6 +70,8 @@ class FoundAborted(Message, frozen=True):
     """Producer id and first offset."""
     known: bool = True
     """False: there is no such partition (any more)."""
+    marker_offsets: list[int] = msgspec.field(default_factory=list)
+    """Of each, in the same order: its records lie before it."""
 
 
 class DescribeTransactions(Message, frozen=True):
