@@ -23,6 +23,7 @@ from braidlog.scheduling.groups import group_ids, members, merge, split
 from braidlog.scheduling.loads import ShardLoad, slots_used_at
 from braidlog.scheduling.policy import Policy
 from braidlog.scheduling.regrouping import Merge, RegroupThresholds, Split
+from braidlog.scheduling.turns import may_take_turn, takeover_s
 
 MIB = 1 << 20
 BURST_S = 2.0
@@ -44,6 +45,8 @@ class AgentModel:
     """Accepted and not yet acknowledged. Past it the shard stops reading, and its producers send no more."""
     notice_s: float = 0.005
     """How long it takes a shard to notice what has happened on another one of its group."""
+    turn_s: float = 0.02
+    """How long the others wait for one that does not take its turn."""
     lock_s: float = 10e-6
     """To take a lock that other cores take, too."""
     check_s: float = 0.02
@@ -149,6 +152,8 @@ class SchedulerModel:
         self.samples = Samples()
         self.groups = policy.first_groups(agent.shard_count)
         self.decided_s = [-inf] * agent.shard_count
+        self.absent: frozenset[int] = frozenset()
+        """Shards that do not take their turns."""
         self._close = agent.close
         self._regroup = agent.regroup
         self._entropy = SeededEntropy(seed).fork("puts")
@@ -234,6 +239,11 @@ class SchedulerModel:
 
     def _pump(self, group: _Group) -> None:
         while group.backlog:
+            holder = self._holder(group)
+            if holder is None:
+                agent, oldest_s = self.agent, group.backlog[0].arrived_s
+                self._wake(group, takeover_s(oldest_s, agent.interval_s, agent.turn_s))
+                return
             decision = decide_close(
                 self._close,
                 group.budget,
@@ -246,11 +256,28 @@ class SchedulerModel:
                 if decision.seconds is not None:
                     self._wake(group, self.now_s + max(decision.seconds, 1e-6))
                 return
-            self._upload(group, decision.bytes_target)
+            self._upload(group, holder, decision.bytes_target)
 
-    def _upload(self, group: _Group, bytes_target: int) -> None:
+    def _holder(self, group: _Group) -> int | None:
+        """Who pulls now, or None if it is the turn of one that is not there and the others still wait for it."""
+        turn_holder = self.policy.holder(group.shards, group.turn, self._loads)
+        if turn_holder not in self.absent:
+            return turn_holder
+        agent, oldest_s = self.agent, group.backlog[0].arrived_s
+        for shard in group.shards:
+            if shard not in self.absent and may_take_turn(
+                shard,
+                turn_holder,
+                now_s=self.now_s,
+                oldest_s=oldest_s,
+                interval_s=agent.interval_s,
+                turn_s=agent.turn_s,
+            ):
+                return shard
+        return None
+
+    def _upload(self, group: _Group, holder: int, bytes_target: int) -> None:
         agent = self.agent
-        holder = self.policy.holder(group.shards, group.turn, self._loads)
         locks = self.policy.locks_per_pull(len(group.shards))
         group.turn += 1
         requests: list[_Request] = []

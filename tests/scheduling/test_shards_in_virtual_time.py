@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braidlog.objects.latency import LatencyProfile
+from braidlog.runtime.entropy import SeededEntropy
 from braidlog.scheduling.groups import check_groups, first_groups, single_groups
 from braidlog.scheduling.policy import POLICIES, policy_named
 
@@ -35,6 +36,31 @@ def test_while_slots_are_free_every_byte_is_uploaded_within_the_interval_plus_on
     assert max(model.samples.latency_s, default=0.0) <= agent.interval_s + agent.notice_s + 1e-9
     assert sum(model.samples.request_bytes) == sum(model.samples.put_bytes)
     assert not model.samples.held_back_s
+
+
+@given(
+    shard_count=st.integers(2, 40),
+    policy=st.sampled_from(["adaptive", "funnel", "coordinator"]),
+    absent=st.sets(st.integers(0, 38), min_size=1),
+    seed=st.integers(0, 1 << 16),
+)
+@settings(max_examples=25, deadline=None)
+def test_members_that_do_not_take_their_turns_hold_nobody_up_for_longer_than_one_turn(
+    shard_count: int, policy: str, absent: set[int], seed: int
+) -> None:
+    agent = AgentModel(shard_count=shard_count, profile=AT_ONCE, lock_s=0.0)
+    model = SchedulerModel(agent, policy_named(policy))
+    model.absent = frozenset(shard for shard in absent if shard < shard_count - 1)
+    entropy = SeededEntropy(seed)
+    now_s = 0.0
+    for _ in range(60):
+        now_s += entropy.uniform(0.0, 0.1)
+        model.advance(now_s)
+        model.offer(entropy.below(shard_count), 1000)
+    model.advance(now_s + 1.0)
+    assert model.is_idle
+    assert len(model.samples.latency_s) == 60
+    assert max(model.samples.latency_s) <= agent.interval_s + agent.turn_s + agent.notice_s + 1e-9
 
 
 @given(st.integers(2, 40), st.integers(0, 1 << 16), st.lists(st.sampled_from([1, 50, 300, 3000]), max_size=4))
