@@ -212,13 +212,17 @@ class Cluster:
             settings,
         )
 
-    def agent(self, name: str = "agent", *, control: Process, **settings: object) -> Process:
+    def agent(
+        self, name: str = "agent", *, control: Process, shards: int = 1, metrics: str = "off", **settings: object
+    ) -> Process:
         port = free_port()
+        for _ in range(1, shards):
+            free_port()  # its other shards take the ports behind the first
         return self._add(
             name,
-            ["agent", "--listen", f"127.0.0.1:{port}", "--control", control.address, "--metrics", "off"],
+            ["agent", "--listen", f"127.0.0.1:{port}", "--control", control.address, "--metrics", metrics],
             port,
-            settings,
+            {"shards": shards, **settings},
         )
 
     @property

@@ -7,6 +7,8 @@ from kio.schema.index import api_key_map
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from braidlog.writing.sharing import Sharing
+
 if TYPE_CHECKING:
     from braidlog.agent.agent import Agent
 
@@ -45,6 +47,8 @@ class AgentMeters(Collector):
             ("write_epoch", "The write epoch that new objects carry.", agent.session.write_epoch),
         ):
             yield GaugeMetricFamily(f"braidlog_agent_{name}", text, value=value)
+        if agent.sharing is not None:
+            yield from _sharing_figures(agent.sharing)
         yield CounterMetricFamily(
             "braidlog_agent_feed_reloads", "Times the view was loaded whole.", agent.follower.reloads
         )
@@ -65,3 +69,19 @@ class AgentMeters(Collector):
             spent.add_metric([topic], bill.usd)
             projected.add_metric([topic], bill.usd_month)
         yield from (uploaded, spent, projected)
+
+
+def _sharing_figures(sharing: Sharing) -> Iterator[Metric]:
+    figures = sharing.statistics
+    yield GaugeMetricFamily(
+        "braidlog_upload_groups", "Groups that the agent's shards form now.", value=sharing.group_count()
+    )
+    for name, text, value in (
+        ("splits", "Groups that this shard split.", figures.splits),
+        ("merges", "Groups that this shard merged.", figures.merges),
+        ("pulls", "Objects that this shard made of what its group held.", figures.pulls),
+        ("pulled_bytes", "Bytes in these.", figures.pulled_bytes),
+        ("locks", "Times that this shard took a group's lock.", figures.locks),
+        ("locks_missed", "Times that it found the lock taken.", figures.locks_missed),
+    ):
+        yield CounterMetricFamily(f"braidlog_upload_{name}", text, value)

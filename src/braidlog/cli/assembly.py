@@ -5,7 +5,8 @@ Every `braid` process starts through here, those of tests and benchmarks too, so
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from braidlog.control.server import serve_control
 from braidlog.control.service import ControlService
 from braidlog.control.settings import ControlSettings
 from braidlog.cost.prices import PRICES
+from braidlog.objects.latency import SlowStore, latency_profile
 from braidlog.objects.metered import MeteredStore, StoreMetrics
 from braidlog.objects.open import open_store
 from braidlog.objects.retrying import DEFAULT_RETRY, RetryPolicy
@@ -26,13 +28,15 @@ from braidlog.runtime.allocator import keep_freed_memory
 from braidlog.runtime.clock import Clock, SystemClock
 from braidlog.runtime.entropy import Entropy, SystemEntropy
 from braidlog.runtime.errors import InvalidSetting
-from braidlog.runtime.http import Probe, serve_http
+from braidlog.runtime.http import Gather, Probe, serve_http
 from braidlog.runtime.metrics import Metrics
 from braidlog.runtime.quantities import Address
 from braidlog.runtime.settings import AgentSettings, ControlPlaneSettings, Settings
 
 if TYPE_CHECKING:
     from braidlog.agent.agent import Agent
+    from braidlog.cli.shards import ShardSupervisor
+    from braidlog.writing.seat import Seat
 
 CLUSTER_RESOURCE = 4
 UNREFERENCED_GRACE_S = 600.0
@@ -47,9 +51,13 @@ class Endpoints:
     control_service: ControlService | None = None
     control: Address | None = None
     metrics: Address | None = None
+    shards: Sequence[Address] = ()
+    """Where the shards of an agent of several can be reached."""
 
     @property
     def kafka(self) -> Address | None:
+        if self.shards:
+            return self.shards[0]
         return Address(self.agent.settings.listen.host, self.agent.port) if self.agent is not None else None
 
     async def wait_lost(self) -> str:
@@ -62,7 +70,8 @@ class Endpoints:
 
     def as_dict(self) -> Mapping[str, str]:
         places = {"kafka": self.kafka, "control": self.control, "metrics": self.metrics}
-        return {name: str(place) for name, place in places.items() if place is not None}
+        found = {name: str(place) for name, place in places.items() if place is not None}
+        return {**found, "shards": ",".join(map(str, self.shards))} if self.shards else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +87,30 @@ class Surroundings:
         return cls(SystemClock(), SystemEntropy(), Metrics(process=True))
 
 
+def shard_count(settings: AgentSettings, default: int) -> int:
+    return settings.shards or default
+
+
+def core_count() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @asynccontextmanager
 async def run_embedded(settings: Settings, surroundings: Surroundings | None = None) -> AsyncIterator[Endpoints]:
-    """Control plane and agent in this process."""
+    """Control plane and agent in this process; where it has several shards, these are processes beside it."""
     keep_freed_memory()
     around = surroundings or Surroundings.of_this_machine()
     async with AsyncExitStack() as stack:
         await _check_free("--listen", settings.agent.listen)
         await _check_free("--metrics", settings.agent.metrics_listen)
-        store = await _open_store(
-            stack, settings.agent.store_url, around, settings.agent.store_price, upload_retry(settings.agent)
-        )
+        store = await _open_agent_store(stack, settings.agent, around)
         service = await _start_control(stack, settings.control, store, around)
+        if (count := shard_count(settings.agent, 1)) > 1:
+            control = await _serve_embedded(stack, settings, service)
+            agent_settings = settings.agent.model_copy(update={"control": control})
+            supervisor, metrics = await _start_shards(stack, agent_settings, count, around, _fenced(service))
+            yield Endpoints(control_service=service, control=control, metrics=metrics, shards=supervisor.addresses)
+            return
         agent = await _start_agent(stack, settings.agent, service, store, around)
         control = await _serve_embedded(stack, settings, service)
         ready = _all_well(_fenced(service), _serving(agent))
@@ -100,17 +121,45 @@ async def run_embedded(settings: Settings, surroundings: Surroundings | None = N
 @asynccontextmanager
 async def run_agent(settings: AgentSettings, surroundings: Surroundings | None = None) -> AsyncIterator[Endpoints]:
     """An agent whose control plane is another process."""
+    around = surroundings or Surroundings.of_this_machine()
+    if (count := shard_count(settings, core_count())) > 1:
+        async with AsyncExitStack() as stack:
+            supervisor, metrics = await _start_shards(stack, settings, count, around, _all_well())
+            yield Endpoints(metrics=metrics, shards=supervisor.addresses)
+        return
+    async with run_shard(settings, None, around) as endpoints:
+        yield endpoints
+
+
+@asynccontextmanager
+async def run_shard(
+    settings: AgentSettings, seat: "Seat | None", surroundings: Surroundings | None = None
+) -> AsyncIterator[Endpoints]:
+    """One shard of an agent, or all of an agent that has only one."""
     from braidlog.control.remote import connect_control
 
     keep_freed_memory()
     around = surroundings or Surroundings.of_this_machine()
     async with AsyncExitStack() as stack:
-        store = await _open_store(stack, settings.store_url, around, settings.store_price, upload_retry(settings))
+        store = await _open_agent_store(stack, settings, around)
         control = connect_control(str(settings.control), clock=around.clock, entropy=around.entropy.fork("control"))
         stack.push_async_callback(control.close)
-        agent = await _start_agent(stack, settings, control, store, around)
+        agent = await _start_agent(stack, settings, control, store, around, seat)
         metrics = await _start_http(stack, settings.metrics_listen, around, _all_well(), _serving(agent))
         yield Endpoints(agent=agent, metrics=metrics)
+
+
+async def _start_shards(
+    stack: AsyncExitStack, settings: AgentSettings, count: int, around: Surroundings, healthy: Probe
+) -> "tuple[ShardSupervisor, Address | None]":
+    from braidlog.cli.shards import run_shards
+
+    supervisor = await stack.enter_async_context(
+        run_shards(settings, count, around.clock, around.entropy.fork("shards"))
+    )
+    ready = _all_well(healthy, supervisor.trouble)
+    metrics = await _start_http(stack, settings.metrics_listen, around, healthy, ready, supervisor.figures)
+    return supervisor, metrics
 
 
 @asynccontextmanager
@@ -165,15 +214,30 @@ async def _check_free(option: str, address: Address | None) -> None:
     await server.wait_closed()
 
 
+async def _open_agent_store(stack: AsyncExitStack, settings: AgentSettings, around: Surroundings) -> Store:
+    def slow(inner: Store) -> Store:
+        entropy = around.entropy.fork("store latency")
+        return SlowStore(inner, latency_profile(settings.store_latency), clock=around.clock, entropy=entropy)
+
+    wrappers = [slow] if settings.store_latency != "none" else []
+    return await _open_store(stack, settings.store_url, around, settings.store_price, upload_retry(settings), wrappers)
+
+
 async def _open_store(
-    stack: AsyncExitStack, url: str, around: Surroundings, price: str = "auto", retry: RetryPolicy = DEFAULT_RETRY
+    stack: AsyncExitStack,
+    url: str,
+    around: Surroundings,
+    price: str = "auto",
+    retry: RetryPolicy = DEFAULT_RETRY,
+    wrappers: Sequence[Callable[[Store], Store]] = (),
 ) -> Store:
     figures = StoreMetrics(around.metrics.registry)
 
     def metered(inner: Store) -> Store:
         return MeteredStore(inner, figures, clock=around.clock, price=PRICES.get(price))
 
-    store = open_store(url, clock=around.clock, entropy=around.entropy.fork("store"), retry=retry, wrap=[metered])
+    entropy = around.entropy.fork("store")
+    store = open_store(url, clock=around.clock, entropy=entropy, retry=retry, wrap=[*wrappers, metered])
     stack.push_async_callback(store.close)
     return store
 
@@ -224,22 +288,34 @@ def control_settings(settings: ControlPlaneSettings) -> ControlSettings:
 
 
 async def _start_agent(
-    stack: AsyncExitStack, settings: AgentSettings, control: ControlPlane, store: Store, around: Surroundings
+    stack: AsyncExitStack,
+    settings: AgentSettings,
+    control: ControlPlane,
+    store: Store,
+    around: Surroundings,
+    seat: "Seat | None" = None,
 ) -> "Agent":
     from braidlog.agent.agent import Agent  # a control plane starts twice as fast without the Kafka codec
 
-    agent = Agent(control, store, around.clock, around.entropy.fork("agent"), settings, around.metrics)
+    agent = Agent(control, store, around.clock, around.entropy.fork("agent"), settings, around.metrics, seat)
     await agent.start()
     stack.push_async_callback(agent.stop)
     return agent
 
 
 async def _start_http(
-    stack: AsyncExitStack, address: Address | None, around: Surroundings, healthy: Probe, ready: Probe
+    stack: AsyncExitStack,
+    address: Address | None,
+    around: Surroundings,
+    healthy: Probe,
+    ready: Probe,
+    gather: Gather | None = None,
 ) -> Address | None:
     if address is None:
         return None
-    return await stack.enter_async_context(serve_http(address, around.metrics, healthy=healthy, ready=ready))
+    return await stack.enter_async_context(
+        serve_http(address, around.metrics, healthy=healthy, ready=ready, gather=gather)
+    )
 
 
 def _make_folder(metadata_url: str) -> None:

@@ -92,17 +92,7 @@ class BraidProcess:
         return code
 
     def metrics(self) -> dict[str, float]:
-        """Its figures, by name with labels as /metrics shows them."""
-        from prometheus_client.parser import text_string_to_metric_families
-
-        with urllib.request.urlopen(f"http://{self.addresses['metrics']}/metrics", timeout=5) as answer:
-            text = answer.read().decode()
-        figures: dict[str, float] = {}
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                labels = ",".join(f'{name}="{value}"' for name, value in sorted(sample.labels.items()))
-                figures[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
-        return figures
+        return read_figures(self.addresses["metrics"])
 
     def _running(self) -> "subprocess.Popen[bytes]":
         if self._process is None:
@@ -119,3 +109,17 @@ class BraidProcess:
     ) -> None:
         if self._process is not None:
             self.stop()
+
+
+def read_figures(address: str) -> dict[str, float]:
+    """A process' figures, by name with labels as /metrics shows them."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    figures: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = ",".join(f'{name}="{value}"' for name, value in sorted(sample.labels.items()))
+            figures[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+    return figures

@@ -6,8 +6,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,12 +40,18 @@ def gather(config: Path | None, set: list[str] | None, flags: Mapping[str, str |
     return load_settings({**pairs(set, "--set"), **given}, config=config, environ=os.environ)
 
 
+Shards = Annotated[
+    int | None, typer.Option("--shards", min=1, max=256, help="Processes that serve clients, each at its own port.")
+]
+
+
 def up(
     listen: Listen = None,
     advertised: Advertised = None,
     store: StoreUrl = None,
     metadata: MetadataUrl = None,
     zone: Zone = None,
+    shards: Shards = None,
     metrics: MetricsListen = None,
     config: Config = None,
     set: Set = None,
@@ -65,6 +71,7 @@ def up(
             "store_url": store,
             "metadata_url": metadata,
             "zone": zone,
+            "shards": str(shards) if shards is not None else None,
             "metrics_listen": metrics,
         },
     )
@@ -83,6 +90,7 @@ def agent(
     advertised: Advertised = None,
     store: StoreUrl = None,
     zone: Zone = None,
+    shards: Shards = None,
     metrics: MetricsListen = None,
     config: Config = None,
     set: Set = None,
@@ -102,6 +110,7 @@ def agent(
             "advertised": advertised,
             "store_url": store,
             "zone": zone,
+            "shards": str(shards) if shards is not None else None,
             "metrics_listen": metrics,
         },
     )
@@ -112,6 +121,25 @@ def agent(
         return run_agent(settings.agent)
 
     serve("braid agent", settings.agent, start, ready_file, format)
+
+
+def shard() -> None:
+    """Run one shard of an agent. Its supervisor starts it, and tells it the rest on its standard input."""
+    from braidlog.cli.shards import ShardOrders
+
+    orders = ShardOrders(json.loads(sys.stdin.readline()))
+
+    @asynccontextmanager
+    async def start() -> "AsyncIterator[Endpoints]":
+        from braidlog.cli.assembly import run_shard
+
+        async with run_shard(orders.settings, orders.seat) as endpoints:
+            assert endpoints.agent is not None
+            orders.report(endpoints.agent.port, endpoints.metrics)
+            orders.stop_with_supervisor()
+            yield endpoints
+
+    serve(f"braid shard {orders.shard}", orders.settings, start, None, OutputFormat.TEXT)
 
 
 def control(

@@ -25,7 +25,7 @@ class WriteEpochs:
 
     async def load(self) -> None:
         def load(tx: Transaction) -> tuple[int, int, dict[str, int]]:
-            fenced = dict(tx.query("SELECT incarnation, write_epoch FROM fenced_writers"))
+            fenced: dict[str, int] = dict(tx.query("SELECT incarnation, write_epoch FROM fenced_writers"))
             return read_counter(tx, _CURRENT), read_counter(tx, _FLOOR), fenced
 
         self.current, self.floor, self._fenced = await self._metadata.read(load)

@@ -19,6 +19,8 @@ from braidlog.runtime.quantities import Address
 Probe: TypeAlias = Callable[[], str | None]
 """None when all is well, otherwise what is not."""
 
+Gather: TypeAlias = Callable[[bytes], Awaitable[bytes]]
+
 STOP_TIMEOUT_S = 2
 CONNECTIONS_MAX = 64
 """Monitoring needs a few. More are answered 503."""
@@ -44,7 +46,7 @@ class _Server(uvicorn.Server):
         self.up.set()
 
 
-def _routes(metrics: Metrics, healthy: Probe, ready: Probe) -> list[Route]:
+def _routes(metrics: Metrics, healthy: Probe, ready: Probe, gather: Gather | None) -> list[Route]:
     def probe(check: Probe) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(_request: Request) -> Response:
             trouble = check()
@@ -53,7 +55,8 @@ def _routes(metrics: Metrics, healthy: Probe, ready: Probe) -> list[Route]:
         return endpoint
 
     async def figures(_request: Request) -> Response:
-        return Response(metrics.render(), media_type=CONTENT_TYPE)
+        own = metrics.render()
+        return Response(await gather(own) if gather is not None else own, media_type=CONTENT_TYPE)
 
     return [Route("/metrics", figures), Route("/healthz", probe(healthy)), Route("/readyz", probe(ready))]
 
@@ -72,11 +75,17 @@ def _bind(address: Address) -> socket.socket:
 
 @contextlib.asynccontextmanager
 async def serve_http(
-    address: Address, metrics: Metrics, *, healthy: Probe = _well, ready: Probe = _well
+    address: Address,
+    metrics: Metrics,
+    *,
+    healthy: Probe = _well,
+    ready: Probe = _well,
+    gather: Gather | None = None,
 ) -> AsyncIterator[Address]:
-    """Serve while the context lasts; gives the address that was bound."""
+    """Serve while the context lasts; gives the address that was bound. With `gather`, /metrics shows what it makes of
+    this process' own figures."""
     listener = _bind(address)
-    app = Starlette(routes=_routes(metrics, healthy, ready))
+    app = Starlette(routes=_routes(metrics, healthy, ready, gather))
     server = _Server(
         uvicorn.Config(
             app,
@@ -97,3 +106,17 @@ async def serve_http(
         server.should_exit = True
         await task
         listener.close()
+
+
+async def fetch_text(address: Address, path: str, *, timeout_s: float) -> str:
+    """GET from a server like the one above. OSError where it does not answer."""
+    async with asyncio.timeout(timeout_s):  # a TimeoutError is an OSError
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        try:
+            writer.write(f"GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n".encode())
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        finally:
+            writer.close()
+    if b" 200 " not in head.partition(b"\r\n")[0]:
+        raise OSError(f"{address}{path} answered {head[:40]!r}")
+    return body.decode()

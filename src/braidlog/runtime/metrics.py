@@ -3,7 +3,11 @@
 Each room adds its own figures, so that they stand beside what they measure.
 """
 
+from collections.abc import Iterable, Iterator, Mapping
+
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
@@ -31,3 +35,25 @@ class Metrics:
     def render(self) -> bytes:
         """All figures in Prometheus' text format."""
         return generate_latest(self.registry)
+
+
+class _Families(Collector):
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._families
+
+
+def merge_figures(own: str, parts: Mapping[str, str], label: str) -> bytes:
+    """Several processes' figures as one text: those of each part with its name as a label, this process' without."""
+    families: dict[str, Metric] = {}
+    for name, text in [("", own), *parts.items()]:
+        for family in text_string_to_metric_families(text):
+            merged = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            for sample in family.samples:
+                labels = {**sample.labels, label: name} if name else sample.labels
+                merged.samples.append(sample._replace(labels=labels))
+    registry = CollectorRegistry()
+    registry.register(_Families(families.values()))
+    return generate_latest(registry)

@@ -123,8 +123,10 @@ class AgentSettings(CommonSettings):
     """What may be spent on uploads that close before size or interval ask for it, to answer sooner."""
     store_price: Literal["auto", "s3-standard", "s3-express", "free"] = Field("auto", examples=["s3-standard"])
     """The prices that the budget is reckoned with; auto goes by the store's URL, and takes what is not AWS as free."""
+    store_latency: Literal["none", "s3", "s3-express"] = Field("none", examples=["s3"])
+    """Makes every request to the store take as long as it would there, to see on one machine what a cloud would show."""
     uploads_in_flight_max: int = Field(16, ge=1, le=1024, examples=["16"])
-    """How many uploads run at the same time."""
+    """How many uploads run at the same time; with several shards, how many of each group of them."""
     memory_budget_bytes: Size = Field(512 * MIB, ge=16 * MIB, examples=["512MiB"])
     """Bytes of produced records held until they are acknowledged. At the limit, sockets are no longer read."""
     cache_bytes: Size = Field(256 * MIB, examples=["256MiB"])
