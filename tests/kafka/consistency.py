@@ -5,6 +5,7 @@ import sqlite3
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -50,7 +51,8 @@ async def _check(metadata: Path, store_url: str) -> Findings:
     try:
         findings = Findings(extent_count=len(extents))
         # The tables by partition may lag behind, but what an object was promised is somewhere, all of it.
-        assert Counter(number for _, _, _, number, *_ in extents) == live_counts, "an object lost some of its extents"
+        counts = Counter(number for _, _, _, number, _, _, inline in extents if inline is None)
+        assert counts == live_counts, "an object lost some of its extents"
         by_number = {number: (nonce, key, size) for number, nonce, key, size, deleted in objects if deleted is None}
         assert len({nonce for _, nonce, *_ in objects}) == len(objects), "an object was sequenced twice"
         assert len({key for _, _, key, *_ in objects}) == len(objects), "a key was sequenced twice"
@@ -64,11 +66,12 @@ async def _check(metadata: Path, store_url: str) -> Findings:
         await store.close()
 
 
-def _read_extents(connection: sqlite3.Connection, settled: dict[int, int]) -> list[tuple[int, ...]]:
-    columns = "partition_id, base_offset, end_offset, object_number, position, length"
+def _read_extents(connection: sqlite3.Connection, settled: dict[int, int]) -> list[tuple[Any, ...]]:
+    columns = "partition_id, base_offset, end_offset, object_number, position, length, inline_bytes"
     extents = connection.execute(f"SELECT {columns} FROM extents").fetchall()
     for (encoded,) in connection.execute("SELECT extents FROM recent_objects"):
-        extents += [tuple(row[:6]) for row in msgspec.msgpack.decode(encoded) if row[1] >= settled[row[0]]]
+        recent = [row for row in msgspec.msgpack.decode(encoded) if row[1] >= settled[row[0]]]
+        extents += [(*row[:6], row[8]) for row in recent]
     return sorted(extents)
 
 
@@ -85,14 +88,14 @@ async def _check_objects(store: Store, objects: dict[int, tuple[bytes, str, int]
 async def _check_partitions(
     store: Store,
     partitions: dict[int, tuple[int, int, int]],
-    extents: list[tuple[int, ...]],
+    extents: list[tuple[Any, ...]],
     objects: dict[int, tuple[bytes, str, int]],
     findings: Findings,
 ) -> None:
     """Offsets without gap or overlap; bytes that hold as many records as offsets; sequences without gap or repeat."""
     end_of: dict[int, int] = {}
     sequences: dict[tuple[int, int, int], int] = {}
-    for partition_id, base, end, number, position, length in extents:
+    for partition_id, base, end, number, position, length, inline in extents:
         start, following, settled = partitions[partition_id]
         before = end_of.get(partition_id)
         if before is None:
@@ -102,12 +105,15 @@ async def _check_partitions(
         assert base < end
         assert end <= following or base >= settled
         end_of[partition_id] = end
-        data = memoryview(await store.get_range(objects[number][1], position, position + length))
+        if inline is None:
+            data = memoryview(await store.get_range(objects[number][1], position, position + length))
+        else:
+            data = memoryview(inline)
         count = 0
         for at, header in scan_batches(data):
             assert has_valid_crc(data[at : at + header.total_bytes], header)
             count += header.offset_count
-            if header.producer_id >= 0:
+            if header.producer_id >= 0 and not header.is_control:
                 place = (partition_id, header.producer_id, header.producer_epoch)
                 expected = sequences.get(place)
                 assert expected is None or header.base_sequence == expected, (
