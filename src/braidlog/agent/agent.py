@@ -12,6 +12,7 @@ import structlog
 from braidlog.agent.billing import Billing
 from braidlog.agent.connection import KafkaConnection
 from braidlog.agent.dispatch import Dispatcher
+from braidlog.agent.fetch_sessions import FetchSessions
 from braidlog.agent.follower import FeedFollower
 from braidlog.agent.memory import MemoryBudget
 from braidlog.agent.meters import AgentMeters
@@ -77,6 +78,7 @@ class Agent:
         self.cache = BlockCache(store, bytes_max=settings.cache_bytes)
         self.reader = Reader(control, self.cache, call_timeout_s=settings.commit_timeout_ms / 1000)
         self.session = AgentSession(control, clock, entropy, self.incarnation, settings.zone)
+        self.fetch_sessions = FetchSessions(entropy.fork("fetch sessions"))
         self.follower = FeedFollower(control, self.view, clock, entropy)
         self.price = PRICES.get(settings.store_price) or price_for(store.url)
         self.topic_bills = TopicMeter(self.price, started_s=clock.monotonic_s())

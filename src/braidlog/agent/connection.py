@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import structlog
 
+from braidlog.agent.quotas import ANONYMOUS
 from braidlog.objects.store import Bytes
 from braidlog.runtime.buffers import unzeroed
 from braidlog.runtime.limits import FRAME_BYTES_MAX
@@ -71,8 +72,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._writing_paused = False
         self._reading_paused = False
         self._draining = False
+        self._unmute_handle: asyncio.TimerHandle | None = None
+        """Set while nothing is read because the client took more than its quota."""
         self._flush_handle: asyncio.Handle | None = None
         self.peer_host = ""
+        self.user = ANONYMOUS
         self.is_closed = False
         self.opening: ProduceOpening | None = None
         """Of the last produce request that had one: the next one is likely to open alike."""
@@ -93,6 +97,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closed = True
+        if self._unmute_handle is not None:
+            self._unmute_handle.cancel()
+            self._unmute_handle = None
         if self._frame is not None:
             self._dispatcher.memory.release(len(self._frame))
             self._frame = None
@@ -140,7 +147,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         # The receive buffer is used again at once, so what is whole is copied out, all in one go.
         copy: memoryview | None = None
         origin = self._parsed
-        while not self.is_closed and not self._waiting_for_memory and self._filled - self._parsed >= 4:
+        while (
+            not self.is_closed
+            and not self._waiting_for_memory
+            and self._unmute_handle is None
+            and self._filled - self._parsed >= 4
+        ):
             start = self._parsed + 4
             length = _LENGTH.unpack_from(self._receive, self._parsed)[0]
             if not 0 < length <= FRAME_BYTES_MAX:
@@ -237,6 +249,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return
         pause = (
             self._waiting_for_memory
+            or self._unmute_handle is not None
             or self._writing_paused
             or self._draining
             or len(self._slots) >= REQUESTS_IN_FLIGHT_MAX
@@ -247,6 +260,24 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._transport.pause_reading()
             else:
                 self._transport.resume_reading()
+
+    def mute(self, duration_s: float) -> None:
+        """Read nothing more for so long: the client has to pay back what it took beyond its quota."""
+        if self.is_closed:
+            return
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + duration_s
+        if self._unmute_handle is not None:
+            if self._unmute_handle.when() >= until_s:
+                return
+            self._unmute_handle.cancel()
+        self._unmute_handle = loop.call_at(until_s, self._unmute)
+        self._adjust_reading()
+
+    def _unmute(self) -> None:
+        self._unmute_handle = None
+        self._parse()
+        self._adjust_reading()
 
     def drain(self) -> None:
         """Read no more; close when everything that was asked has been answered."""

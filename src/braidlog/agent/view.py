@@ -8,12 +8,14 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from braidlog.agent.quotas import QuotaBook
 from braidlog.control.interface import (
     AbortedRange,
     AgentChanged,
     AgentInfo,
     AgentRemoved,
     BoundsChanged,
+    ClientQuotasChanged,
     ClusterConfigChanged,
     ExtentsReplaced,
     FeedEvent,
@@ -116,6 +118,7 @@ class ClusterView:
         self.topics_by_name: dict[str, TopicView] = {}
         self.topics_by_id: dict[bytes, TopicView] = {}
         self.partitions: dict[int, PartitionView] = {}
+        self.quotas = QuotaBook()
         self._changed: dict[asyncio.Future[None], None] = {}
 
     @property
@@ -126,6 +129,7 @@ class ClusterView:
     def load(self, snapshot: Snapshot) -> None:
         self.cluster_id = snapshot.cluster_id
         self.cluster_configs = dict(snapshot.cluster_configs)
+        self.quotas.load(snapshot.client_quotas)
         self.agents = {agent.node_id: agent for agent in snapshot.agents}
         stale = self.partitions
         self.topics_by_name, self.topics_by_id, self.partitions = {}, {}, {}
@@ -173,6 +177,9 @@ class ClusterView:
                     catalog_changed = True
                 case AgentRemoved(node_id):
                     self.agents.pop(node_id, None)
+                    catalog_changed = True
+                case ClientQuotasChanged(quotas):
+                    self.quotas.load(quotas)
                     catalog_changed = True
                 case ClusterConfigChanged(configs):
                     self.cluster_configs = dict(configs)

@@ -9,6 +9,7 @@ import structlog
 from braidlog.control.agents import AgentRegistry
 from braidlog.control.catalog import Catalog
 from braidlog.control.catalog_topics import CatalogTopics
+from braidlog.control.client_quotas import ClientQuotas
 from braidlog.control.counters import NumberBlocks
 from braidlog.control.epochs import WriteEpochs
 from braidlog.control.extent_index import ExtentIndex
@@ -21,6 +22,7 @@ from braidlog.control.interface import (
     AddPartitionsToTransaction,
     AgentHeartbeat,
     AgentLeave,
+    AlterClientQuotas,
     AlterConfigs,
     BoundsAnswer,
     BoundsRequest,
@@ -82,6 +84,7 @@ from braidlog.control.interface import (
     Outcome,
     ProducerDescriptions,
     ProducerIdentity,
+    QuotaOutcomes,
     RegisterAgent,
     Registered,
     RequestCompaction,
@@ -147,6 +150,7 @@ class ControlService:
         self.cluster_id = await self._load_cluster_id()
         self.feed = Feed(epoch, events_max=settings.feed_events_max, ring_bytes_max=settings.feed_bytes_max)
         self.catalog = Catalog(metadata, turn, self.feed, clock, self._entropy.fork(f"catalog/{epoch}"))
+        self.quotas = ClientQuotas(metadata, turn, self.feed)
         self.epochs = WriteEpochs(metadata, turn)
         self.recent = RecentExtents(metadata, extents_max=settings.recent_extents_max)
         self.producers = Producers(
@@ -253,6 +257,7 @@ class ControlService:
         )
         await self.recent.recover()
         await self.catalog.load()
+        await self.quotas.load()
         await self.epochs.load()
         await self.writers.load()
         await self.jobs.load()
@@ -390,6 +395,7 @@ class ControlService:
             bounds=[state.bounds for state in self.catalog.partitions.values()],
             agents=self.agents.agents,
             cluster_configs=dict(self.catalog.cluster_configs),
+            client_quotas=self.quotas.quotas,
             store_url=self._store.url,
         )
 
@@ -442,6 +448,9 @@ class ControlService:
 
     async def alter_configs(self, request: AlterConfigs, *, timeout_s: float | None = None) -> Outcome:
         return await self._within(timeout_s, self.catalog.alter_configs(request), change=True)
+
+    async def alter_client_quotas(self, request: AlterClientQuotas, *, timeout_s: float | None = None) -> QuotaOutcomes:
+        return await self._within(timeout_s, self.quotas.alter(request), change=True)
 
     # ── sequencer and index ───────────────────────────────────────────────────────────────────────────────────────
 

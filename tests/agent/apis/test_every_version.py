@@ -42,12 +42,19 @@ SMALLEST = {
     35: part("DescribeLogDirsRequest", topics=None),
     37: part("CreatePartitionsRequest", topics=(), timeout=SECOND, validate_only=False),
     42: part("DeleteGroupsRequest"),
+    43: part("ElectLeadersRequest", election_type=0, topic_partitions=None),
     44: part("IncrementalAlterConfigsRequest", resources=(), validate_only=False),
+    45: part("AlterPartitionReassignmentsRequest", topics=()),
+    46: part("ListPartitionReassignmentsRequest", topics=None),
     47: part("OffsetDeleteRequest", group_id="g", topics=()),
+    48: part("DescribeClientQuotasRequest", components=(), strict=False),
+    49: part("AlterClientQuotasRequest", entries=(), validate_only=False),
     60: part("DescribeClusterRequest", include_cluster_authorized_operations=False, include_fenced_brokers=False),
     61: part("DescribeProducersRequest", topics=()),
     65: part("DescribeTransactionsRequest", transactional_ids=()),
     66: part("ListTransactionsRequest", state_filters=(), producer_id_filters=()),
+    68: part("ConsumerGroupHeartbeatRequest", group_id="g", member_id="m", member_epoch=1, topic_partitions=None),
+    69: part("ConsumerGroupDescribeRequest", include_authorized_operations=False),
     74: part("ListConfigResourcesRequest"),
     75: part("DescribeTopicPartitionsRequest", topics=()),
 }
@@ -250,6 +257,59 @@ FULL = {
         resources=[_resource(4, "", (part("AlterableConfig", name="num.partitions", config_operation=0, value="5"),))],
         validate_only=True,
     ),
+    43: part(
+        "ElectLeadersRequest",
+        election_type=1,
+        topic_partitions=[part("TopicPartitions", topic="nowhere", partitions=(0,))],
+        timeout=SECOND,
+    ),
+    45: part(
+        "AlterPartitionReassignmentsRequest",
+        timeout=SECOND,
+        allow_replication_factor_change=False,
+        topics=[
+            part(
+                "ReassignableTopic",
+                name="nowhere",
+                partitions=[part("ReassignablePartition", partition_index=0, replicas=(1, 2))],
+            )
+        ],
+    ),
+    46: part(
+        "ListPartitionReassignmentsRequest",
+        timeout=SECOND,
+        topics=[part("ListPartitionReassignmentsTopics", name="nowhere", partition_indexes=(0,))],
+    ),
+    48: part(
+        "DescribeClientQuotasRequest",
+        components=[part("ComponentData", entity_type="user", match_type=0, match="u")],
+        strict=True,
+    ),
+    49: part(
+        "AlterClientQuotasRequest",
+        entries=[
+            part(
+                "EntryData",
+                entity=[part("EntityData", entity_type="user", entity_name=None)],
+                ops=[part("OpData", key="producer_byte_rate", value=1000.0, remove=False)],
+            )
+        ],
+        validate_only=True,
+    ),
+    68: part(
+        "ConsumerGroupHeartbeatRequest",
+        group_id="g",
+        member_id="m",
+        member_epoch=0,
+        instance_id="i",
+        rack_id="r",
+        rebalance_timeout=SECOND,
+        subscribed_topic_names=("t",),
+        subscribed_topic_regex="t.*",
+        server_assignor="uniform",
+        topic_partitions=[part("TopicPartitions", topic_id=TOPIC_ID, partitions=(0, 1))],
+    ),
+    69: part("ConsumerGroupDescribeRequest", group_ids=("nobody",), include_authorized_operations=True),
     47: part(
         "OffsetDeleteRequest",
         group_id="nobody",

@@ -440,23 +440,30 @@ async def test_where_epochs_end(call: ApiCaller) -> None:
     ]
 
 
-async def test_sizes_by_topic(call: ApiCaller) -> None:
-    await create(call, topic("a"), topic("b", 2))
+async def test_every_partition_has_its_size_told_by_one_agent(call: ApiCaller) -> None:
+    """Tools sum over brokers."""
+    await create(call, topic("a"), topic("b", 5))
     await append(call.agent, "a", 10)
-    [directory] = (await call(35, part("DescribeLogDirsRequest", topics=None))).results
-    assert directory.log_dir == "memory://apis"
-    sizes = {
-        (each.name, partition.partition_index): partition.partition_size
-        for each in directory.topics
-        for partition in each.partitions
-    }
-    assert sizes == {("a", 0): 100, ("b", 0): 0, ("b", 1): 0}
+
+    async def told(topics: list[Part] | None) -> list[tuple[str, int, int]]:
+        found = []
+        for node_id in sorted(call.agent.view.agents):
+            call.agent.node_id = node_id
+            [directory] = (await call(35, part("DescribeLogDirsRequest", topics=topics))).results
+            assert directory.log_dir == "memory://apis"
+            found += [
+                (each.name, partition.partition_index, partition.partition_size)
+                for each in directory.topics
+                for partition in each.partitions
+            ]
+        return sorted(found)
+
+    assert await told(None) == [("a", 0, 100), *(("b", index, 0) for index in range(5))]
     wanted = [
-        part("DescribableLogDirTopic", topic="b", partitions=(1, 2)),
+        part("DescribableLogDirTopic", topic="b", partitions=(1, 2, 9)),
         part("DescribableLogDirTopic", topic="nowhere", partitions=(0,)),
     ]
-    [directory] = (await call(35, part("DescribeLogDirsRequest", topics=wanted))).results
-    assert [(each.name, len(each.partitions)) for each in directory.topics] == [("b", 1)]
+    assert await told(wanted) == [("b", 1, 0), ("b", 2, 0)]
 
 
 # ── the cluster ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from braidlog.agent.connection import ResponseSlot
+from braidlog.agent.quotas import PRODUCER_BYTE_RATE
 from braidlog.agent.view import TopicView
 from braidlog.objects.layout import ADDS_PARTITION_BIT, BatchEntry
 from braidlog.records.batch import (
@@ -56,7 +57,7 @@ class PendingProduce:
     It keeps what the answer needs and nothing of the request itself, whose frame can be large.
     """
 
-    __slots__ = ("_acks", "_correlation_id", "_open", "_slot", "_version", "is_transactional", "topics")
+    __slots__ = ("_acks", "_correlation_id", "_open", "_slot", "_version", "is_transactional", "throttle_ms", "topics")
 
     def __init__(self, header: RequestHeader, acks: int, is_transactional: bool, slot: ResponseSlot) -> None:
         self._acks = acks
@@ -65,6 +66,7 @@ class PendingProduce:
         self._version = header.api_version
         self._slot = slot
         self._open = 0
+        self.throttle_ms = 0
         self.topics: list[tuple[str, bytes, list[ProducedPartition | WriteRequest]]] = []
         """Name, id, and what became of each partition's batch, in the order of the request."""
 
@@ -86,7 +88,7 @@ class PendingProduce:
             return
         version = self._version
         start = response_header(self._correlation_id, version >= FLEXIBLE_FROM)
-        self._slot.fill([start + _body(version, topics)])
+        self._slot.fill([start + _body(version, topics, self.throttle_ms)])
 
     def _end_silently(self, topics: list[tuple[str, bytes, list[ProducedPartition | WriteRequest]]]) -> None:
         failed = [answer for _, _, answers in topics for answer in answers if answer.error_code != _NONE]
@@ -113,8 +115,10 @@ class PendingSingle:
         self._slot.fill_framed([frame_start(self._correlation_id, version >= FLEXIBLE_FROM, len(body)) + body])
 
 
-def _body(version: int, topics: list[tuple[str, bytes, list[ProducedPartition | WriteRequest]]]) -> bytes:
-    if len(topics) == 1:
+def _body(
+    version: int, topics: list[tuple[str, bytes, list[ProducedPartition | WriteRequest]]], throttle_ms: int = 0
+) -> bytes:
+    if len(topics) == 1 and not throttle_ms:
         name, topic_id, answers = topics[0]
         if len(answers) == 1 and answers[0].error_code == _NONE:
             only = answers[0]
@@ -126,7 +130,7 @@ def _body(version: int, topics: list[tuple[str, bytes, list[ProducedPartition | 
         ProducedTopic(name, topic_id, [_produced(answer, version) for answer in answers])
         for name, topic_id, answers in topics
     ]
-    return write_produce_response(version, ProduceResponse(produced))
+    return write_produce_response(version, ProduceResponse(produced, throttle_ms))
 
 
 def _produced(answer: ProducedPartition | WriteRequest, version: int) -> ProducedPartition:
@@ -157,6 +161,8 @@ def handle_alike(agent: "Agent", opening: ProduceOpening, frame: memoryview, slo
     topic = view.topics_by_id.get(topic_id) if version >= IDS_FROM else view.topics_by_name.get(name)
     if topic is None or not topic.takes_batches_as_sent or not 0 <= index < len(topic.partitions):
         return False
+    if view.quotas.limits_producers:
+        return False
     try:
         batches = _validated(agent, version, topic, records)
     except InvalidBatch:
@@ -177,6 +183,8 @@ def handle(agent: "Agent", header: RequestHeader, frame: memoryview, slot: Respo
     request = read_produce_request(version, frame[header.body_position :])
     pending = PendingProduce(header, request.acks, request.transactional_id is not None, slot)
     view = agent.view
+    if view.quotas.limits_producers:
+        pending.throttle_ms = _throttle(agent, header, len(frame), slot)
     open_count = 0
     for name, topic_id, partitions in request.topics:
         topic = view.topics_by_id.get(topic_id) if version >= IDS_FROM else view.topics_by_name.get(name)
@@ -198,6 +206,17 @@ def handle(agent: "Agent", header: RequestHeader, frame: memoryview, slot: Respo
     # After the last one was handed on: the write path never answers before `submit` returns.
     pending.expect(open_count)
     return opening_of(frame, header, request) if open_count == 1 and request.acks != 0 else None
+
+
+def _throttle(agent: "Agent", header: RequestHeader, taken_bytes: int, slot: ResponseSlot) -> int:
+    """How long the client is told to wait, in milliseconds. It is not listened to meanwhile."""
+    connection = slot.connection
+    throttle_s = agent.view.quotas.charge(
+        PRODUCER_BYTE_RATE, connection.user, header.client_id or "", taken_bytes, agent.clock.monotonic_s()
+    )
+    if throttle_s:
+        connection.mute(throttle_s)
+    return round(throttle_s * 1000)
 
 
 def _submit(

@@ -8,7 +8,16 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from braidlog.agent.connection import ResponseSlot
+from braidlog.agent.fetch_sessions import (
+    FINAL_EPOCH,
+    NO_SESSION,
+    OPENING_EPOCH,
+    FetchSession,
+    SessionError,
+    answered,
+)
 from braidlog.agent.placement import reader_for
+from braidlog.agent.quotas import CONSUMER_BYTE_RATE
 from braidlog.agent.reading import DamagedExtent, ExtentGone, Slice
 from braidlog.agent.view import PartitionView, TopicView
 from braidlog.control.interface import BoundsRequest, FindAborted, PartitionBounds
@@ -35,26 +44,52 @@ log = structlog.get_logger(__name__)
 KEY = 1
 VERSIONS = range(4, 19)
 
+FLEXIBLE_FROM = 12
+IDS_FROM = 13
+
 WAIT_MS_MAX = 60_000
 RESPONSE_BYTES_MAX = 64 * 1024 * 1024
-FULL_SESSION_EPOCHS = (0, -1)
-"""Fetch requests that name all their partitions. Others go on with a session, and none is ever opened here."""
 
 
 def handle(agent: "Agent", header: RequestHeader, body: memoryview, slot: ResponseSlot, tasks: TaskGroup) -> None:
     request = read_fetch_request(header.api_version, body)
-    tasks.spawn(_Fetch(agent, header, request, slot).run())
+    session, opens = None, False
+    if request.session_epoch != FINAL_EPOCH or request.session_id != NO_SESSION:
+        # Here and not in the task: requests of one session count in the order in which they came.
+        by_id, now_s = header.api_version >= IDS_FROM, agent.clock.monotonic_s()
+        try:
+            session = agent.fetch_sessions.resume(request, by_id=by_id, now_s=now_s)
+        except SessionError as error:
+            response = FetchResponse([], error_code=error.error_code)
+            start = response_header(header.correlation_id, header.api_version >= FLEXIBLE_FROM)
+            slot.fill([start, *write_fetch_response(header.api_version, response)])
+            return
+        if session is not None:
+            request = request._replace(topics=session.topics)
+        elif request.session_epoch == OPENING_EPOCH:
+            session, opens = agent.fetch_sessions.open(request, by_id=by_id, now_s=now_s), True
+    tasks.spawn(_Fetch(agent, header, request, slot, session, opens).run())
 
 
 class _Fetch:
     """One fetch request, from its arrival to its answer."""
 
-    def __init__(self, agent: "Agent", header: RequestHeader, request: FetchRequest, slot: ResponseSlot) -> None:
+    def __init__(
+        self,
+        agent: "Agent",
+        header: RequestHeader,
+        request: FetchRequest,
+        slot: ResponseSlot,
+        session: FetchSession | None,
+        opens_session: bool,
+    ) -> None:
         self._agent = agent
         self._header = header
         self._request = request
         self._slot = slot
-        self._by_id = header.api_version >= 13
+        self._session = session
+        self._opens_session = opens_session
+        self._by_id = header.api_version >= IDS_FROM
         self._committed_only = request.isolation_level == 1
         self._confirmed: dict[int, PartitionBounds] = {}
         """Bounds that the control plane told, where the view seemed to be behind the consumer."""
@@ -69,14 +104,36 @@ class _Fetch:
             log.error("fetch failed", exc_info=error)
             self._slot.abandon("an error in the agent: see its log")
             return
-        version = self._header.api_version
-        start = response_header(self._header.correlation_id, version >= 12)
+        agent, version = self._agent, self._header.api_version
+        if self._session is not None:
+            response = answered(agent.fetch_sessions, self._session, response, everything=self._opens_session)
+        if agent.view.quotas.limits_consumers:
+            response = self._throttled(response)
+        start = response_header(self._header.correlation_id, version >= FLEXIBLE_FROM)
         self._slot.fill([start, *write_fetch_response(version, response)])
+
+    def _throttled(self, response: FetchResponse) -> FetchResponse:
+        """The records are read already and may as well go; then the consumer has to wait, and is not listened to."""
+        taken_bytes = sum(
+            len(buffer)
+            for topic in response.topics
+            for partition in topic.partitions
+            for buffer in partition.records or ()
+        )
+        agent, connection = self._agent, self._slot.connection
+        throttle_s = agent.view.quotas.charge(
+            CONSUMER_BYTE_RATE,
+            connection.user,
+            self._header.client_id or "",
+            taken_bytes,
+            agent.clock.monotonic_s(),
+        )
+        if throttle_s:
+            connection.mute(throttle_s)
+        return response._replace(throttle_time_ms=round(throttle_s * 1000))
 
     async def _respond(self) -> FetchResponse:
         request = self._request
-        if request.session_id != 0 and request.session_epoch not in FULL_SESSION_EPOCHS:
-            return FetchResponse([], error_code=ErrorCode.fetch_session_id_not_found)
         clock = self._agent.clock
         deadline_s = clock.monotonic_s() + min(max(request.wait_ms_max, 0), WAIT_MS_MAX) / 1000
         while True:

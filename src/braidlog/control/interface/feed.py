@@ -136,6 +136,20 @@ class ClusterConfigChanged(Message, frozen=True, tag="cluster-config"):
     configs: dict[str, str]
 
 
+class ClientQuota(Message, frozen=True):
+    """What limits a user, a client, or every one of them that has no limit of its own."""
+
+    entity: list[tuple[str, str | None]]
+    """Kafka's entity types (user, client-id) with a name, or None for the default; ordered by type."""
+    values: dict[str, float]
+
+
+class ClientQuotasChanged(Message, frozen=True, tag="client-quotas"):
+    """All that there are now."""
+
+    quotas: list[ClientQuota]
+
+
 FeedEvent = (
     ObjectSequenced
     | TransactionsEnded
@@ -146,6 +160,7 @@ FeedEvent = (
     | AgentChanged
     | AgentRemoved
     | ClusterConfigChanged
+    | ClientQuotasChanged
 )
 
 
@@ -164,6 +179,7 @@ class Snapshot(Message, frozen=True):
     cluster_configs: dict[str, str]
     store_url: str = ""
     """Where the control plane keeps the objects, without credentials."""
+    client_quotas: list[ClientQuota] = msgspec.field(default_factory=list)
 
 
 class FeedRequest(Message, frozen=True):

@@ -1,0 +1,43 @@
+"""A group member in a process of its own, to be killed: says on stdout what it is assigned, gives up and has read."""
+
+import json
+import sys
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import TopicPartition
+
+
+def main() -> None:
+    settings: dict[str, Any] = json.loads(sys.argv[1])
+    topic = sys.argv[2]
+
+    def say(what: str, values: list[int]) -> None:
+        print(json.dumps([what, values]), flush=True)
+
+    def told(what: str) -> Any:
+        def tell(_consumer: object, partitions: list[TopicPartition]) -> None:
+            say(what, [partition.partition for partition in partitions])
+
+        return tell
+
+    consumer = confluent_kafka.Consumer(settings)
+    consumer.subscribe([topic], on_assign=told("take"), on_revoke=told("give"), on_lost=told("give"))
+    print(json.dumps(["started", []]), flush=True)
+    try:
+        while True:
+            messages = [each for each in consumer.consume(500, 0.05) if each.error() is None]
+            if not messages:
+                continue
+            try:
+                consumer.commit(asynchronous=False)
+            except confluent_kafka.KafkaException:
+                pass  # a rebalance came in between: a later commit covers it, or the next owner reads on from before
+            say("read", [int(message.value()) for message in messages])
+    except KeyboardInterrupt:
+        consumer.close()
+        print(json.dumps(["left", []]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

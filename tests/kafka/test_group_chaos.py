@@ -1,0 +1,195 @@
+"""Ten members over sixty partitions, both protocols, while members join, leave, are killed and restart."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cluster import Cluster, wait_until
+from tests.kafka.clients import CLIENTS, Record
+from tests.kafka.conftest import QUICK_SETTINGS
+from tests.kafka.topics import create_topic, unique_name
+
+PARTITIONS = 60
+MEMBERS = 10
+ROUNDS = 12
+SESSION_MS = 4_000
+
+SCRIPT = Path(__file__).parent / "member_process.py"
+
+
+class Watch:
+    """Who has which partition, and what was read, by all members."""
+
+    def __init__(self) -> None:
+        self.owners: dict[int, str] = {}
+        self.conflicts: list[str] = []
+        self.read: set[int] = set()
+        self._lock = threading.Lock()
+
+    def event(self, name: str, what: str, values: list[int]) -> None:
+        with self._lock:
+            if what == "take":
+                for partition in values:
+                    owner = self.owners.get(partition, name)
+                    if owner != name:
+                        self.conflicts.append(f"{name} got {partition}, which {owner} has")
+                    self.owners[partition] = name
+            elif what == "give":
+                for partition in values:
+                    if self.owners.get(partition) == name:
+                        del self.owners[partition]
+            elif what == "read":
+                self.read.update(values)
+
+    def forget(self, name: str) -> None:
+        with self._lock:
+            self.owners = {partition: owner for partition, owner in self.owners.items() if owner != name}
+
+    def is_balanced(self, names: set[str]) -> bool:
+        with self._lock:
+            shares = dict.fromkeys(names, 0)
+            for owner in self.owners.values():
+                if owner not in shares:
+                    return False
+                shares[owner] += 1
+            return len(self.owners) == PARTITIONS and max(shares.values()) - min(shares.values()) <= 1
+
+
+class ProcessMember:
+    def __init__(self, name: str, settings: dict[str, object], topic: str, watch: Watch) -> None:
+        self.name = name
+        self._watch = watch
+        self._process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), json.dumps(settings), topic], stdout=subprocess.PIPE, text=True
+        )
+        self._reader = threading.Thread(target=self._listen, daemon=True)
+        self._reader.start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            try:
+                what, values = json.loads(line)
+            except ValueError:
+                continue  # cut off in the middle by a kill
+            self._watch.event(self.name, what, values)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._end()
+
+    def leave(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+        self._end()
+
+    def _end(self) -> None:
+        self._process.wait(20)
+        self._reader.join(20)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._watch.forget(self.name)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    settings = {
+        **QUICK_SETTINGS,
+        "group_consumer_heartbeat_interval_ms": 200,
+        "group_consumer_session_timeout_ms": SESSION_MS,
+    }
+    with Cluster(tmp_path_factory.mktemp("chaos"), settings=settings) as cluster:
+        yield cluster.up().address
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_no_partition_is_owned_twice_and_none_is_orphaned(address: str, protocol: str) -> None:
+    random_source = random.Random(protocol)
+    topic, group = create_topic(address, PARTITIONS), unique_name("chaos")
+    watch = Watch()
+    everyone: dict[str, ProcessMember] = {}
+    started = 0
+
+    def start(instance: str | None = None) -> None:
+        nonlocal started
+        started += 1
+        name = f"m{started}"
+        settings: dict[str, object] = {
+            "bootstrap.servers": address,
+            "group.id": group,
+            "client.id": name,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 100,
+            "log_level": 0,
+        }
+        if protocol == "consumer":
+            settings["group.protocol"] = "consumer"
+        else:
+            settings |= {
+                "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": 200,
+                "partition.assignment.strategy": "cooperative-sticky",
+            }
+        if instance is not None:
+            settings["group.instance.id"] = instance
+        everyone[instance or name] = ProcessMember(name, settings, topic, watch)
+
+    def names() -> set[str]:
+        return {member.name for member in everyone.values()}
+
+    written = 0
+
+    def write_some() -> None:
+        nonlocal written
+        records = [Record(b"%d" % number, partition=number % PARTITIONS) for number in range(written, written + 600)]
+        CLIENTS["confluent"].produce(address, topic, records, codec="none")
+        written += 600
+
+    try:
+        for place in range(MEMBERS):
+            start(f"static-{place}" if place < 4 else None)
+        wait_until(lambda: watch.is_balanced(names()), what="the first balance", timeout_s=60)
+        for _ in range(ROUNDS):
+            action = random_source.choice(["join", "leave", "kill", "static restart", "static kill"])
+            statics = sorted(key for key in everyone if key.startswith("static"))
+            others = sorted(key for key in everyone if not key.startswith("static"))
+            if action == "join" or not others:
+                start()
+            elif action == "leave":
+                everyone.pop(random_source.choice(others)).leave()
+            elif action == "kill":
+                everyone.pop(random_source.choice(others)).kill()
+            elif action == "static restart":  # within its session: its partitions wait for it
+                instance = random_source.choice(statics)
+                everyone[instance].leave()
+                start(instance)
+            else:  # beyond its session: they go to others, and some come back
+                instance = random_source.choice(statics)
+                everyone.pop(instance).kill()
+                write_some()
+                wait_until(lambda: watch.is_balanced(names()), what="a balance without it", timeout_s=60)
+                start(instance)
+            write_some()
+            wait_until(lambda: watch.is_balanced(names()), what=f"a balance after {action}", timeout_s=60)
+        wait_until(lambda: watch.read >= set(range(written)), what="every record", timeout_s=60)
+        assert watch.conflicts == []
+        # Commits survived: a new group of one with the same name reads nothing again.
+        for member in everyone.values():
+            member.leave()
+        everyone.clear()
+        watch.read.clear()
+        start()
+        wait_until(lambda: watch.is_balanced(names()), what="the last balance", timeout_s=60)
+        write_some()
+        wait_until(lambda: watch.read >= set(range(written - 600, written)), what="the last records", timeout_s=60)
+        assert min(watch.read) >= written - 600
+    finally:
+        for member in everyone.values():
+            member.kill()
