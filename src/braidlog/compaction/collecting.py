@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from braidlog.compaction.judging import judge_batches
 from braidlog.compaction.keymap import KeyMap
 from braidlog.compaction.rules import Judge, Rules
 from braidlog.records.compiled import Numbers
@@ -55,7 +56,8 @@ class KeyCollector:
         for opened in open_extents(
             [extent], select=select, decompressed_bytes_max=self._decompressed_bytes_max, pass_unreadable=True
         ):
-            left_out = self._key_map.add(index_opened(opened), self._judge, self._dirty_offset)
+            treatments = judge_batches(self._judge, opened.table).treatments
+            left_out = self._key_map.add(index_opened(opened), treatments, self._dirty_offset)
             if left_out is not None:
                 self._end_offset = left_out
                 self._is_full = True

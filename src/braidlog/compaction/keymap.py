@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from braidlog.compaction.rules import Judge, Treatment
+from braidlog.compaction.rules import Treatment
 from braidlog.records.compiled import (
     I32_IN,
     I64,
@@ -24,7 +24,6 @@ from braidlog.records.compiled import (
     types,
     u64,
 )
-from braidlog.records.kernel import Field
 from braidlog.records.raw import RawRecords
 from braidlog.records.siphash import siphash
 
@@ -126,26 +125,12 @@ class KeyMap:
         """As compiled code takes it."""
         return self._seed_low, self._seed_high
 
-    def add(self, records: RawRecords, judge: Judge, start_offset: int) -> int | None:
+    def add(self, records: RawRecords, treatments: Bytes, start_offset: int) -> int | None:
         """Note the keys of the records from `start_offset` on, which follow those noted before.
 
         Once the map is full, the offset of the first record that it has no room for: all before it are in the map.
         """
         self._grow(self.key_count + records.count)
-        table = records.opened.table
-        treatments = np.fromiter(
-            (
-                judge.treatment(
-                    int(row[Field.ATTRIBUTES]),
-                    int(row[Field.PRODUCER_ID]),
-                    int(row[Field.OFFSET]),
-                    int(row[Field.OFFSET] + row[Field.LAST_OFFSET_DELTA]) + 1,
-                )
-                for row in table
-            ),
-            dtype=np.uint8,
-            count=len(table),
-        )
         self.key_count, left_out = _add_keys(
             self._slots,
             self._seed_low,

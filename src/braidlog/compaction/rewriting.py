@@ -7,6 +7,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from braidlog.compaction.collecting import CollectedKeys
+from braidlog.compaction.judging import judge_batches
 from braidlog.compaction.rules import Judge, Treatment
 from braidlog.compaction.runs import CompactedRun, RunWriter
 from braidlog.compaction.survivors import (
@@ -14,7 +15,6 @@ from braidlog.compaction.survivors import (
     copy_survivors,
     copy_survivors_shifted,
     mark_survivors,
-    surviving_bytes,
 )
 from braidlog.records.batch import DELETE_HORIZON_BIT, MAGIC, PREFIX_BYTES, BatchHeader, TimestampType
 from braidlog.records.codec import Codec, compress
@@ -24,6 +24,7 @@ from braidlog.records.raw import RawRecords, index_opened
 
 OBJECT_BYTES_TARGET = 64 * 1024 * 1024
 _SHIFT_MS_MAX = 1 << 62
+_KEEP, _DISCARD = int(Treatment.KEEP), int(Treatment.DISCARD)
 
 
 class Extent(Protocol):
@@ -67,10 +68,10 @@ class _Judged:
     """The records of what was opened, and which of them stay."""
 
     records: RawRecords
-    treatments: Bytes
     stays: Bytes
+    treatments: list[int]
     survivors: list[list[int]]
-    """For each batch how many records stay and how many of these are tombstones."""
+    """As `mark_survivors` tells."""
 
 
 class Rewriter(Generic[E]):
@@ -155,7 +156,6 @@ class Rewriter(Generic[E]):
     def _add_opened(self, opened: Opened, view: memoryview) -> Iterator[CompactedRun]:
         judged = self._judged(index_opened(opened))
         records = judged.records
-        starts = records.row_starts.tolist()
         problems = records.problems.tolist()
         self._statistics.records_in += records.count
         for row, fields in enumerate(opened.table.tolist()):
@@ -178,9 +178,9 @@ class Rewriter(Generic[E]):
             )
             batch = view[position : position + length]
             treatment = judged.treatments[row]
-            count, tombstone_count = judged.survivors[row]
+            count, tombstone_count, _, _ = judged.survivors[row]
             self._statistics.records_out += count
-            if treatment != Treatment.DISCARD and (problems[row] or treatment == Treatment.KEEP):
+            if treatment == _KEEP or (problems[row] and treatment != _DISCARD):
                 self._statistics.unreadable_batches += problems[row] != 0
                 yield from self._keep(header, batch)
             elif not count:
@@ -190,35 +190,29 @@ class Rewriter(Generic[E]):
                 if horizon_ms is None and count == record_count:
                     yield from self._keep(header, batch)
                 else:
-                    yield from self._rewrite(header, batch, judged, (starts[row], starts[row + 1]), horizon_ms)
+                    yield from self._rewrite(header, batch, judged, row, horizon_ms)
 
     def _judged(self, records: RawRecords) -> _Judged:
         table = records.opened.table
-        treatments: Bytes = np.empty(len(table), dtype=np.uint8)
-        tombstones_may_go: Bytes = np.empty(len(table), dtype=np.uint8)
-        for row, fields in enumerate(table.tolist()):
-            _, _, offset, last_offset_delta, attributes, base_ms, _, producer_id = fields[:8]
-            end_offset = offset + last_offset_delta + 1
-            treatments[row] = self._judge.treatment(attributes, producer_id, offset, end_offset)
-            tombstones_may_go[row] = self._judge.tombstones_may_go(attributes, base_ms, end_offset)
+        judgements = judge_batches(self._judge, table)
         stays: Bytes = np.empty(records.count, dtype=np.uint8)
-        survivors: Numbers = np.empty(2 * len(table), dtype=np.int64)
+        survivors: Numbers = np.empty(4 * len(table), dtype=np.int64)
         mark_survivors(
             self._keys.key_map.slots,
             *self._keys.key_map.seed,
             records.opened.payload,
             records.offsets,
+            records.timestamps_ms,
             records.places,
             records.is_null,
             records.row_starts,
-            treatments,
-            tombstones_may_go,
+            *judgements,
             self._rules.log_start_offset,
             self._clean_end_offset,
             stays,
             survivors,
         )
-        return _Judged(records, treatments, stays, survivors.reshape(-1, 2).tolist())
+        return _Judged(records, stays, judgements.treatments.tolist(), survivors.reshape(-1, 4).tolist())
 
     def _new_horizon(self, header: BatchHeader, tombstone_count: int) -> int | None:
         """When the batch's tombstones may go, if it does not say so yet. None as long as some are not compacted."""
@@ -261,49 +255,62 @@ class Rewriter(Generic[E]):
             yield from self._finished(self._writer.add_empty(header))
 
     def _rewrite(
-        self, header: BatchHeader, batch: memoryview, judged: _Judged, rows: tuple[int, int], horizon_ms: int | None
+        self, header: BatchHeader, batch: memoryview, judged: _Judged, row: int, horizon_ms: int | None
     ) -> Iterator[CompactedRun]:
         """The batch with only the records that stay, and with a new delete horizon if it gets one."""
-        payload = _surviving_payload(header, judged, rows, horizon_ms)
-        if payload is None:
-            # A timestamp that is too far from the horizon to be told from there: the tombstones stay without one.
-            horizon_ms = None
-            if judged.stays[rows[0] : rows[1]].all():
-                yield from self._keep(header, batch)
-                return
-            payload = _surviving_payload(header, judged, rows, None)
-            assert payload is not None
+        count, _, size, highest_ms = judged.survivors[row]
+        shifted: memoryview | None = None
+        # Log append time is told by the header alone, whatever the records are counted from.
+        if horizon_ms is not None and header.timestamp_type is TimestampType.CREATE:
+            shifted = _shifted_payload(judged, row, header.timestamp_ms_base - horizon_ms)
+            if shifted is None:
+                # A timestamp is too far from the horizon to be told from there: the tombstones stay without one.
+                horizon_ms = None
+                if count == header.record_count:
+                    yield from self._keep(header, batch)
+                    return
         yield from self._change()
-        stays = judged.stays[rows[0] : rows[1]] != 0
-        header = header._replace(
-            timestamp_ms_max=int(judged.records.timestamps_ms[rows[0] : rows[1]][stays].max()),
-            record_count=int(stays.sum()),
-        )
+        self._is_group_written = True
+        codec = header.codec
+        header = header._replace(timestamp_ms_max=highest_ms, record_count=count)
         if horizon_ms is not None:
             header = header._replace(attributes=header.attributes | DELETE_HORIZON_BIT, timestamp_ms_base=horizon_ms)
-        codec = header.codec
-        self._is_group_written = True
-        yield from self._finished(
-            self._writer.add(header, payload if codec is Codec.NONE else compress(codec, payload))
-        )
+        if shifted is None and codec is Codec.NONE:
+            run = self._writer.add(header, size, lambda room: _copy_payload(judged, row, room))
+        else:
+            payload = _copied_payload(judged, row, size) if shifted is None else shifted
+            packed = payload if codec is Codec.NONE else memoryview(compress(codec, payload))
+            run = self._writer.add(header, len(packed), lambda room: _fill(room, packed))
+        yield from self._finished(run)
 
 
-def _surviving_payload(
-    header: BatchHeader, judged: _Judged, rows: tuple[int, int], horizon_ms: int | None
-) -> memoryview | None:
-    """The records that stay, back to back; with a horizon their timestamps are counted from there, if they can be."""
-    data, places, stays = judged.records.opened.payload, judged.records.places, judged.stays
-    size = surviving_bytes(places, stays, *rows)
-    # Log append time is told by the header alone.
-    if horizon_ms is None or header.timestamp_type is TimestampType.LOG_APPEND:
-        out: Bytes = np.empty(size, dtype=np.uint8)
-        copy_survivors(data, places, stays, *rows, out)
-        return out.data
-    shift_ms = header.timestamp_ms_base - horizon_ms
+def _fill(room: memoryview, content: memoryview) -> None:
+    room[:] = content
+
+
+def _copy_payload(judged: _Judged, row: int, room: memoryview) -> None:
+    """The records that stay of a batch, as they are, back to back."""
+    records = judged.records
+    start, end = records.row_starts[row : row + 2].tolist()
+    out = np.frombuffer(room, dtype=np.uint8)
+    copy_survivors(records.opened.payload, records.places, judged.stays, start, end, out)
+
+
+def _copied_payload(judged: _Judged, row: int, size: int) -> memoryview:
+    out = memoryview(bytearray(size))
+    _copy_payload(judged, row, out)
+    return out
+
+
+def _shifted_payload(judged: _Judged, row: int, shift_ms: int) -> memoryview | None:
+    """The records that stay, with timestamps that are counted from elsewhere. None where they cannot be."""
     if not -_SHIFT_MS_MAX < shift_ms < _SHIFT_MS_MAX:
         return None
-    out = np.empty(size + REWRITE_BYTES_MAX * (rows[1] - rows[0]), dtype=np.uint8)
-    written = copy_survivors_shifted(data, places, stays, *rows, shift_ms, out)
+    records = judged.records
+    start, end = records.row_starts[row : row + 2].tolist()
+    count, _, size, _ = judged.survivors[row]
+    out: Bytes = np.empty(size + REWRITE_BYTES_MAX * count, dtype=np.uint8)
+    written = copy_survivors_shifted(records.opened.payload, records.places, judged.stays, start, end, shift_ms, out)
     return out[:written].data if written >= 0 else None
 
 

@@ -36,6 +36,9 @@ class Treatment(IntEnum):
     DISCARD = 2
 
 
+_BY_KEY, _KEEP, _DISCARD = Treatment
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What one pass goes by. Times and offsets are the control plane's, so that a pass can be repeated exactly."""
@@ -65,12 +68,12 @@ class Judge:
 
     def treatment(self, attributes: int, producer_id: int, base_offset: int, end_offset: int) -> Treatment:
         if attributes & CONTROL_BIT:
-            return Treatment.KEEP
+            return _KEEP
         if end_offset <= self._rules.log_start_offset:
-            return Treatment.DISCARD
+            return _DISCARD
         if attributes & TRANSACTIONAL_BIT and self._aborted.holds(producer_id, base_offset):
-            return Treatment.DISCARD
-        return Treatment.BY_KEY
+            return _DISCARD
+        return _BY_KEY
 
     def tombstones_may_go(self, attributes: int, timestamp_ms_base: int, end_offset: int) -> bool:
         """Whether the time of this batch's tombstones is over, of which its base timestamp tells if a bit says so."""

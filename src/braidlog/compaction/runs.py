@@ -1,6 +1,6 @@
 """What compaction writes: runs of batches that carry their offsets, each as large as an object should be."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from struct import Struct
 
@@ -53,21 +53,24 @@ class RunWriter:
         self._summary.add(header)
         return finished
 
-    def add(self, header: BatchHeader, payload: bytes | memoryview) -> CompactedRun | None:
-        """A batch of these fields and this payload, with length and CRC made to fit."""
-        length = HEADER_BYTES + len(payload)
+    def add(
+        self, header: BatchHeader, payload_bytes: int, write: Callable[[memoryview], object]
+    ) -> CompactedRun | None:
+        """A batch of these fields and of the payload that `write` fills in, with length and CRC made to fit."""
+        length = HEADER_BYTES + payload_bytes
         finished = self._make_room(header.base_offset, length)
         header = header._replace(batch_length=length - PREFIX_BYTES, magic=MAGIC, crc=0)
         room = self._take(length)
         _HEADER.pack_into(room, 0, *header)
-        room[HEADER_BYTES:] = payload
+        write(room[HEADER_BYTES:])
         _CRC.pack_into(room, _CRC_POSITION, crc32c(room[CRC_START:]))
         self._summary.add(header)
         return finished
 
     def add_empty(self, header: BatchHeader) -> CompactedRun | None:
         """A batch without records, for what its header says."""
-        return self.add(header._replace(attributes=header.attributes & ~CODEC_MASK, record_count=0), b"")
+        header = header._replace(attributes=header.attributes & ~CODEC_MASK, record_count=0)
+        return self.add(header, 0, _write_nothing)
 
     def cut(self, end_offset: int) -> CompactedRun | None:
         """Finish the run at `end_offset`, where the next one begins. None, and nothing is finished, if it is empty."""
@@ -103,3 +106,7 @@ class RunWriter:
             self._parts.append(self._chunk[: self._used_bytes])
             self._chunk = self._chunk[self._used_bytes :]
             self._used_bytes = 0
+
+
+def _write_nothing(room: memoryview) -> None:
+    """Nothing is what it has room for."""

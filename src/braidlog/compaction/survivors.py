@@ -27,16 +27,35 @@ from braidlog.records.siphash import siphash
 REWRITE_BYTES_MAX = 16
 """By how much a record may grow when its timestamp is counted from elsewhere."""
 
+_TIMESTAMP_MS_MIN = -(1 << 63)
 _KEEP, _DISCARD = int(Treatment.KEEP), int(Treatment.DISCARD)
 
 
-@compiled(types.void, SLOTS_IN, U64, U64, U8_IN, I64_IN, I32_IN, U8_IN, I32_IN, U8_IN, U8_IN, I64, I64, U8_OUT, I64_OUT)
+@compiled(
+    types.void,
+    SLOTS_IN,
+    U64,
+    U64,
+    U8_IN,
+    I64_IN,
+    I64_IN,
+    I32_IN,
+    U8_IN,
+    I32_IN,
+    U8_IN,
+    U8_IN,
+    I64,
+    I64,
+    U8_OUT,
+    I64_OUT,
+)
 def mark_survivors(
     slots: Slots,
     seed_low: int,
     seed_high: int,
     data: Bytes,
     offsets: Numbers,
+    timestamps_ms: Numbers,
     places: SmallNumbers,
     is_null: Bytes,
     row_starts: SmallNumbers,
@@ -47,10 +66,13 @@ def mark_survivors(
     stays: Bytes,
     survivors: Numbers,
 ) -> None:
-    """Say of each record whether it stays; `survivors` gets for each batch how many do, and how many tombstones."""
+    """Say of each record whether it stays. `survivors` gets four numbers for each batch: how many do, how many of these
+    are tombstones, their bytes, and their highest timestamp."""
     for row in range(len(treatments)):
         count = i64(0)
         tombstone_count = i64(0)
+        size = i64(0)
+        highest_ms = i64(_TIMESTAMP_MS_MIN)
         treatment = treatments[row]
         for index in range(row_starts[row], row_starts[row + 1]):
             offset = offsets[index]
@@ -69,17 +91,12 @@ def mark_survivors(
             if keep:
                 count += 1
                 tombstone_count += is_null[index]
-        survivors[2 * row] = count
-        survivors[2 * row + 1] = tombstone_count
-
-
-@compiled(I64, I32_IN, U8_IN, I64, I64)
-def surviving_bytes(places: SmallNumbers, stays: Bytes, start: int, end: int) -> int:
-    total = i64(0)
-    for index in range(start, end):
-        if stays[index] != 0:
-            total += i64(places[4 * index + 1]) - i64(places[4 * index])
-    return total
+                size += i64(places[4 * index + 1]) - i64(places[4 * index])
+                highest_ms = max(highest_ms, timestamps_ms[index])
+        survivors[4 * row] = count
+        survivors[4 * row + 1] = tombstone_count
+        survivors[4 * row + 2] = size
+        survivors[4 * row + 3] = highest_ms
 
 
 @compiled(types.void, U8_IN, I32_IN, U8_IN, I64, I64, U8_OUT)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
 from kio.schema.errors import ErrorCode
 from numpy.typing import NDArray
 

@@ -5,7 +5,7 @@ from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 

@@ -1,8 +1,9 @@
 """What all compiled loops share: the compiler's options, types of arguments, and copying bytes.
 
 Kernels are compiled when their module is imported, for the signatures they declare, and kept in `__pycache__`, so only
-the first import after an installation takes seconds. Arguments are declared read-only where they are only read, because
-arrays over `bytes` are.
+the first import after an installation takes seconds. A kernel that uses one of another module is not compiled again
+when that one changes: who edits them deletes `__pycache__`. Arguments are declared read-only where they are only read,
+because arrays over `bytes` are.
 """
 
 from collections.abc import Callable
@@ -47,6 +48,13 @@ def compiled(result: Any, *arguments: Any) -> Callable[[Callable[P, R]], Callabl
     compiler: Any = numba.njit
     decorate: Callable[[Callable[P, R]], Callable[P, R]] = compiler(result(*arguments), cache=True, nogil=True)
     return decorate
+
+
+def inlined(function: Callable[P, R]) -> Callable[P, R]:
+    """For the smallest parts of kernels: their code becomes part of their callers, which is twice as fast as a call."""
+    compiler: Any = numba.njit
+    decorate: Callable[[Callable[P, R]], Callable[P, R]] = compiler(inline="always")
+    return decorate(function)
 
 
 def _copy_bytes(typing_context: Any, to: Any, to_position: Any, source: Any, position: Any, count: Any) -> Any:

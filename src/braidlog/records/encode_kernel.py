@@ -9,13 +9,13 @@ from braidlog.records.compiled import (
     I64_OUT,
     U8_IN,
     U8_OUT,
-    U64,
     Bytes,
     Numbers,
     SmallNumbers,
     compiled,
     copy_bytes,
     i64,
+    inlined,
     types,
     u8,
     u64,
@@ -25,12 +25,12 @@ _HEADER_BYTES = HEADER_BYTES
 _RECORDS_MAX = 16_777_216
 
 
-@compiled(U64, I64)
+@inlined
 def _zigzag(value: int) -> int:
     return u64((value << i64(1)) ^ (value >> i64(63)))
 
 
-@compiled(I64, I64)
+@inlined
 def varint_bytes(value: int) -> int:
     """How many bytes a number takes."""
     rest = _zigzag(value) >> u64(7)
@@ -41,7 +41,7 @@ def varint_bytes(value: int) -> int:
     return size
 
 
-@compiled(I64, U8_OUT, I64, I64)
+@inlined
 def write_varint(out: Bytes, position: int, value: int) -> int:
     """Write a number; the position behind it."""
     rest = _zigzag(value)
@@ -53,7 +53,7 @@ def write_varint(out: Bytes, position: int, value: int) -> int:
     return position + 1
 
 
-@compiled(I64, I32_IN, U8_IN, I64)
+@inlined
 def _field_length(offsets: SmallNumbers, validity: Bytes, index: int) -> int:
     """Length of a binary column's entry, -1 for null. Without a validity column nothing is null."""
     if len(validity) and validity[index] == 0:
@@ -61,7 +61,7 @@ def _field_length(offsets: SmallNumbers, validity: Bytes, index: int) -> int:
     return i64(offsets[index + 1]) - i64(offsets[index])
 
 
-@compiled(I64, U8_OUT, I64, U8_IN, I32_IN, U8_IN, I64)
+@inlined
 def _write_field(out: Bytes, position: int, data: Bytes, offsets: SmallNumbers, validity: Bytes, index: int) -> int:
     length = _field_length(offsets, validity, index)
     position = write_varint(out, position, length)

@@ -23,6 +23,7 @@ from braidlog.records.compiled import (
     compiled,
     copy_bytes,
     i64,
+    inlined,
     types,
     u8,
     u64,
@@ -102,7 +103,7 @@ _RECORD_BYTES_MIN, _TIMESTAMP_TYPE_BIT = RECORD_BYTES_MIN, TIMESTAMP_TYPE_BIT
 _INT64_MAX = 2**63 - 1
 
 
-@compiled(types.UniTuple(I64, 2), U8_IN, I64, I64)
+@inlined
 def read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
     """A zigzag number and the position behind it, which is -1 if the number does not end before `end`."""
     if position < end and data[position] < 0x80:
@@ -122,7 +123,7 @@ def read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
     return i64(0), i64(-1)
 
 
-@compiled(I64, U8_IN, I64, I64)
+@inlined
 def _big_endian(data: Bytes, position: int, size: int) -> int:
     """A signed big-endian number of `size` bytes."""
     value = u64(0)
@@ -183,7 +184,7 @@ def walk_batches(data: Bytes, base_offset: int, end_offset: int, table: Numbers)
     return count, _OK, position
 
 
-@compiled(types.UniTuple(I64, 4), U8_IN, I64, I64, I64)
+@inlined
 def read_record_start(data: Bytes, position: int, end: int, last_offset_delta: int) -> tuple[int, int, int, int]:
     """The fixed part of the record at `position`: (timestamp delta, offset delta, position of its key, record's end).
 
@@ -206,7 +207,7 @@ def read_record_start(data: Bytes, position: int, end: int, last_offset_delta: i
     return timestamp_delta_ms, offset_delta, position, record_end
 
 
-@compiled(types.UniTuple(I64, 2), U8_IN, I64, I64)
+@inlined
 def read_field(data: Bytes, position: int, end: int) -> tuple[int, int]:
     """Length and position of the content of a key, value or header; -1 as the length is null.
 

@@ -23,6 +23,10 @@ UNREADABLE = -1
 _POSITIONS_MAX = (1 << 31) - 1
 """Compiled code and Arrow count positions in 32 bits."""
 
+# In loops over batches, plain numbers: a member of an enumeration takes as long as a checksum.
+_RECORD_COUNT, _CRC = int(Field.RECORD_COUNT), int(Field.CRC)
+_PAYLOAD_START, _PAYLOAD_END = int(Field.PAYLOAD_START), int(Field.PAYLOAD_END)
+
 _CODES = {
     Problem.TRAILING_BYTES: ErrorCode.corrupt_message,
     Problem.BATCH_LENGTH: ErrorCode.corrupt_message,
@@ -47,8 +51,6 @@ class Opened:
     """A row for each batch: `kernel.Field`."""
     payload: Bytes
     """What `PAYLOAD_START` and `PAYLOAD_END` count in."""
-    sources: list[Bytes]
-    """Of each batch, the extent that its `POSITION` counts in."""
 
 
 def invalid(problem: int, detail: str) -> InvalidBatch:
@@ -85,63 +87,65 @@ def open_extents(
     """
     if not 0 < decompressed_bytes_max <= _POSITIONS_MAX:
         raise ValueError(f"decompressed_bytes_max is {decompressed_bytes_max}")
-    pending: list[tuple[Numbers, Bytes, memoryview | None]] = []
+    pending: list[_Pending] = []
     pending_bytes = 0
     for extent in extents:
         table, data = batch_table(extent)
         view = memoryview(extent.data).cast("B") if extent.data else memoryview(b"")
-        for row in select(table):
-            length = int(row[Field.LENGTH])
-            position = int(row[Field.POSITION])
-            if crc32c(view[position + CRC_START : position + length]) != row[Field.CRC]:
-                raise InvalidBatch(
-                    ErrorCode.corrupt_message, f"CRC does not match (the batch at offset {row[Field.OFFSET]})"
-                )
+        for row in select(table).tolist():
+            position, length, offset, _, attributes = row[:5]
+            if crc32c(view[position + CRC_START : position + length]) != row[_CRC]:
+                raise InvalidBatch(ErrorCode.corrupt_message, f"CRC does not match (the batch at offset {offset})")
             payload: memoryview | None = None
             payload_bytes = length - HEADER_BYTES
-            codec = int(row[Field.ATTRIBUTES]) & CODEC_MASK
             try:
-                if codec:
+                if attributes & CODEC_MASK:
                     packed = view[position + HEADER_BYTES : position + length]
-                    payload = decompress(Codec(codec), packed, bytes_max=decompressed_bytes_max)
+                    payload = decompress(Codec(attributes & CODEC_MASK), packed, bytes_max=decompressed_bytes_max)
                     payload_bytes = len(payload)
-                if row[Field.RECORD_COUNT] * RECORD_BYTES_MIN > payload_bytes:
-                    raise invalid(Problem.RECORD_COUNT, f"the batch at offset {row[Field.OFFSET]}")
+                if row[_RECORD_COUNT] * RECORD_BYTES_MIN > payload_bytes:
+                    raise invalid(Problem.RECORD_COUNT, f"the batch at offset {offset}")
             except InvalidBatch:
                 if not pass_unreadable:
                     raise
-                row[Field.RECORD_COUNT] = UNREADABLE
+                row[_RECORD_COUNT] = UNREADABLE
             if pending and pending_bytes + payload_bytes > opened_bytes_target:
                 yield _joined(pending)
                 pending = []
                 pending_bytes = 0
-            pending.append((row, data, payload))
+            pending.append(_Pending(row, data, payload))
             pending_bytes += payload_bytes
     if pending:
         yield _joined(pending)
 
 
-def _joined(pending: list[tuple[Numbers, Bytes, memoryview | None]]) -> Opened:
+class _Pending(NamedTuple):
+    row: list[int]
+    source: Bytes
+    payload: memoryview | None
+    """The records decompressed; None if they lie in the source as they are."""
+
+
+def _joined(pending: list[_Pending]) -> Opened:
     """Batches as one table over one array of records: over their extent itself, if nothing has to be moved."""
-    table = np.array([row for row, _, _ in pending])
-    sources = [data for _, data, _ in pending]
-    first = sources[0]
-    if all(payload is None and data is first for _, data, payload in pending):
+    table = np.array([each.row for each in pending], dtype=np.int64)
+    first = pending[0].source
+    if all(each.payload is None and each.source is first for each in pending):
         # Positions are made small by starting at the first batch, because they are counted in 32 bits.
-        start = int(table[0, Field.POSITION])
-        end = int(table[-1, Field.POSITION] + table[-1, Field.LENGTH])
+        start = pending[0].row[0]
+        end = pending[-1].row[0] + pending[-1].row[1]
         if end - start <= _POSITIONS_MAX:
             table[:, Field.PAYLOAD_START] -= start
             table[:, Field.PAYLOAD_END] -= start
-            return Opened(table, first[start:end], sources)
+            return Opened(table, first[start:end])
     parts = [
-        data[row[Field.PAYLOAD_START] : row[Field.PAYLOAD_END]]
-        if payload is None
-        else np.frombuffer(payload, dtype=np.uint8)
-        for row, data, payload in pending
+        each.source[each.row[_PAYLOAD_START] : each.row[_PAYLOAD_END]]
+        if each.payload is None
+        else np.frombuffer(each.payload, dtype=np.uint8)
+        for each in pending
     ]
     ends = np.cumsum([len(part) for part in parts])
     table[:, Field.PAYLOAD_END] = ends
     table[0, Field.PAYLOAD_START] = 0
     table[1:, Field.PAYLOAD_START] = ends[:-1]
-    return Opened(table, np.concatenate(parts), sources)
+    return Opened(table, np.concatenate(parts))

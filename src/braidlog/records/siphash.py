@@ -4,12 +4,10 @@ Who does not know the seed cannot make two keys that have the same one, and by a
 billion keys the chance is one in 10²⁰.
 """
 
-from braidlog.records.compiled import I64, U8_IN, U64, Bytes, compiled, types, u64
-
-_FOUR = types.UniTuple(U64, 4)
+from braidlog.records.compiled import I64, U8_IN, U64, Bytes, compiled, inlined, types, u64
 
 
-@compiled(_FOUR, U64, U64, U64, U64)
+@inlined
 def _round(a: int, b: int, c: int, d: int) -> tuple[int, int, int, int]:
     a += b
     b = (b << u64(13)) | (b >> u64(51))
