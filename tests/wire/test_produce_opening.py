@@ -83,6 +83,13 @@ def test_other_kinds_of_requests_have_no_opening() -> None:
         assert opening_in(frame_of(version, 7, [(0, b"a")], transactional_id="t")) is None
 
 
+def test_a_length_of_more_bytes_than_it_needs_is_not_misread() -> None:
+    frame = frame_of(12, 7, [(0, b"abc")])
+    wide = memoryview(bytes(frame).replace(b"\x07orders", b"\x87\x00orders"))
+    assert taken_apart(wide) == taken_apart(frame)
+    assert opening_in(wide) is None
+
+
 def test_another_topic_or_version_is_not_taken_for_the_same() -> None:
     opening = opening_in(frame_of(12, 7, [(0, b"abc")]))
     assert opening is not None

@@ -31,6 +31,8 @@ KEY = 0
 VERSIONS = range(3, 14)
 
 FLEXIBLE_FROM = 9
+IDS_FROM = 13
+"""Topics are named by their ids."""
 _ACKS_TIMEOUT = Struct(">hi")
 _OLD_START = Struct(">hhiih")
 """Null transactional id, acks, timeout, topic count, length of the first topic's name."""
@@ -96,7 +98,7 @@ def read_produce_request(version: int, body: memoryview) -> ProduceRequest:
     """The request in `body`, which begins behind the header. Records are views into it."""
     try:
         if version >= FLEXIBLE_FROM:
-            request, position = _read_flexible(body, version >= 13)
+            request, position = _read_flexible(body, version >= IDS_FROM)
         else:
             request, position = _read_old(body)
     except (IndexError, struct.error):
@@ -236,7 +238,7 @@ def write_produce_response(version: int, response: ProduceResponse) -> bytes:
     parts = [count_of(len(topics), flexible)]
     add = parts.append
     for name, topic_id, partitions in topics:
-        add(topic_id if version >= 13 else string(name, flexible))
+        add(topic_id if version >= IDS_FROM else string(name, flexible))
         add(count_of(len(partitions), flexible))
         for partition in partitions:
             index, error, base_offset, append_ms, start_offset, record_errors, message, leader = partition
@@ -275,7 +277,7 @@ def _single_start(name: str, topic_id: bytes, version: int) -> bytes:
     """One topic with one partition, up to that partition."""
     flexible = version >= FLEXIBLE_FROM
     one = count_of(1, flexible)
-    return one + (topic_id if version >= 13 else string(name, flexible)) + one
+    return one + (topic_id if version >= IDS_FROM else string(name, flexible)) + one
 
 
 def write_single_produced(

@@ -9,14 +9,15 @@ from struct import Struct
 from typing import NamedTuple, TypeAlias
 
 from braidlog.wire.header import RequestHeader
-from braidlog.wire.primitives import read_uvarint, uvarint
-from braidlog.wire.produce import FLEXIBLE_FROM, KEY, ProduceRequest
+from braidlog.wire.primitives import count_of, nullable_string, read_uvarint, string
+from braidlog.wire.produce import FLEXIBLE_FROM, IDS_FROM, KEY, ProduceRequest
 
 _IDS = Struct(">hhi")
 """API key, API version, correlation id."""
 _INDEX_AND_LENGTH = Struct(">ii")
 _INDEX_AND_VARINT = Struct(">iBB")
 """The first two bytes of the length, which most requests need no more of."""
+_ACKS_TIMEOUT = bytes(6)
 _END = b"\x00\x00\x00"
 """Of a flexible request: no tagged fields of the partition, of the topic, and of the request."""
 _REST_BYTES_MIN = 8
@@ -68,10 +69,16 @@ def opening_of(frame: memoryview, header: RequestHeader, request: ProduceRequest
     name, topic_id, ((index, records),) = request.topics[0]
     if records is None:
         return None
-    if header.api_version >= FLEXIBLE_FROM:
-        end = len(frame) - len(_END) - len(records) - len(uvarint(len(records) + 1)) - 4
-    else:
-        end = len(frame) - len(records) - _INDEX_AND_LENGTH.size
-    opening = ProduceOpening(header.api_version, bytes(frame[8:end]), name, topic_id)
-    # Where anything is written in another way than usual, the request does not read the same.
-    return opening if opening.read(frame) == (header.correlation_id, index, records) else None
+    version = header.api_version
+    flexible = version >= FLEXIBLE_FROM
+    topic = topic_id if version >= IDS_FROM else string(name, flexible)
+    one = count_of(1, flexible)
+    before_partition = (nullable_string(None, flexible), _ACKS_TIMEOUT, one, topic, one)
+    end = header.body_position + sum(map(len, before_partition))
+    opening = ProduceOpening(version, bytes(frame[8:end]), name, topic_id)
+    found = opening.read(frame)
+    # A number may be written with more bytes than it needs. Then the partition begins further on, and what is read here
+    # is not what the request says: as both end with the frame, records of one length are the same.
+    if found is None or (found[0], found[1], len(found[2])) != (header.correlation_id, index, len(records)):
+        return None
+    return opening

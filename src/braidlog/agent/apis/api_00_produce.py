@@ -22,6 +22,7 @@ from braidlog.runtime.limits import BATCH_DECOMPRESSED_BYTES_MAX
 from braidlog.wire.header import RequestHeader, frame_start, response_header
 from braidlog.wire.produce import (
     FLEXIBLE_FROM,
+    IDS_FROM,
     ProducedPartition,
     ProducedTopic,
     ProduceResponse,
@@ -45,7 +46,6 @@ ABORTABLE_FROM = 11
 """Clients that know that a transaction may have to be aborted without being over with."""
 ADDS_PARTITION_FROM = 12
 """Clients that add a partition to their transaction by writing to it."""
-IDS_FROM = 13
 
 _NONE = int(ErrorCode.none)
 _NOTHING = memoryview(b"")
