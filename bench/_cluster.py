@@ -21,21 +21,30 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 class Process:
     """One `braid` process in a folder of its own, which goes with it."""
 
-    def __init__(self, command: str, *, store: str, settings: dict[str, str] | None = None) -> None:
-        """`store`: `file` or `memory`."""
+    def __init__(
+        self, command: str, *, store: str, settings: dict[str, str] | None = None, control: "Process | None" = None
+    ) -> None:
+        """`store`: `file` or `memory`. With `control`, an agent of that control plane, on its store."""
+        self._control = control
         self._command = command
         self._store = store
         self._settings = settings or {}
         self._folder = tempfile.TemporaryDirectory(prefix="braidlog-bench-")
         self._process: subprocess.Popen[bytes] | None = None
         self.endpoints: dict[str, str] = {}
+        self.store_url = ""
 
     def __enter__(self) -> "Process":
         folder = Path(self._folder.name)
         store_url = f"file://{folder}/store" if self._store == "file" else "memory://"
+        if self._control is None:
+            place = ["--metadata", f"sqlite://{folder}/metadata.db"]
+        else:
+            store_url = self._control.store_url
+            place = ["--control", self._control.endpoints["control"]]
+        self.store_url = store_url
         arguments = [
-            *(self._command, "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"),
-            *("--store", store_url, "--metadata", f"sqlite://{folder}/metadata.db"),
+            *(self._command, "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--store", store_url, *place),
             *("--ready-file", f"{folder}/ready.json"),
         ]
         for name, value in {"log_level": "warning", **self._settings}.items():
@@ -102,7 +111,11 @@ class Process:
 
     def cpu_s(self) -> float:
         """User and system time so far, of all threads and children."""
-        return sum(_cpu_s(pid) for pid in _family(self.pid))
+        return sum(map(cpu_s_of, _family(self.pid)))
+
+    def shard_pids(self) -> list[int]:
+        """Of an agent of several shards."""
+        return _family(self.pid)[1:]
 
     def resident_bytes(self) -> int:
         """The most that the process ever held."""
@@ -147,7 +160,7 @@ def _family(pid: int) -> list[int]:
     return found
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s_of(pid: int) -> float:
     # The name in parentheses may hold spaces. Of what follows, 11 to 14 are the process' own and its dead children's.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / _TICKS_PER_S
