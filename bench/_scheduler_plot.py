@@ -22,10 +22,11 @@ WINDOWS = 300
 def headline(keys: Mapping[str, float], agent: AgentModel) -> str:
     """What the lines below show, in words."""
     return (
-        f"{agent.shard_count} shards. Adaptive against one stream per shard: "
-        f"{keys['trickle_cost_vs_per_shard']:.0%} of the cost at a trickle; at full load "
+        f"{agent.shard_count} shards: adaptive uploads against one stream per shard\n"
+        f"{keys['trickle_cost_vs_per_shard']:.0%} of the cost at a trickle; "
         f"{keys['saturation_throughput_vs_per_shard']:.0%} of the throughput and "
-        f"{keys['saturation_p99_vs_per_shard']:.0%} of the p99; a burst is met within {keys['burst_recovery_s']:g} s"
+        f"{keys['saturation_p99_vs_per_shard']:.0%} of the p99 at full load; "
+        f"a burst is met within {keys['burst_recovery_s']:g} s"
     )
 
 
@@ -89,7 +90,9 @@ def _draw(
         if policy in DASHED:
             style["dashes"] = (2, 2)
         axes[0].plot(at, run.per_s(run.acknowledged_s, edges_s, run.request_bytes) / MB, **style, label=policy)
-        axes[1].step((edges_s[:-1] - origin_s) / scale_s, run.groups_at(edges_s[:-1]), where="post", **style)
+        shown = (run.regrouped_s > edges_s[0]) & (run.regrouped_s < edges_s[-1])
+        changes_s = np.concatenate(([edges_s[0]], run.regrouped_s[shown], [edges_s[-1]]))
+        axes[1].step((changes_s - origin_s) / scale_s, run.groups_at(changes_s), where="post", **style)
         axes[2].plot(at, run.latency_percentiles(edges_s, 50) * 1000, **style)
         axes[2].plot(at, run.latency_percentiles(edges_s, 99) * 1000, **{**style, "lw": 0.8, "alpha": 0.55})
         costs = np.array([put_usd_month(rate, agent) for rate in run.per_s(run.put_s, edges_s)])

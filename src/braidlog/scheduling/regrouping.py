@@ -9,9 +9,9 @@ taken, requests have waited for the whole window, and there are enough of them t
 stream room to spare. Bytes that merely gather towards size or interval while slots are free are no backlog: with them,
 a trickle would never merge. The second condition keeps middle loads calm. Where two streams are half busy, both are
 often without any backlog, but one in their place would soon have one, and they would split and merge for ever. The use
-is an average over time, not a peak: slow PUTs make every peak high sooner or later, so that a rule on peaks either
-forgets them soon, and regroups at full load once a second, or remembers them, and merges late. With the average, no
-steady load that was tried on the model of 32 shards (`bench/scheduler.py`) regroups once it has settled.
+is an average over time, not a peak: PUTs have a long tail, so a peak says more about the slowest of them than about the
+load. Under steady loads, the model of 32 shards (`bench/scheduler.py`) regroups about once a second by peaks, and
+hardly ever by averages.
 
 A window separates the decisions of a group, and a merge respects the buddy's window too. Only a group's first shard
 decides, and only the lower buddy merges, so that two shards never change the same entries of the map.
