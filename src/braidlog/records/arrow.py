@@ -132,7 +132,7 @@ def iter_decoded(
         opened_bytes_target=opened_bytes_target,
         decompressed_bytes_max=decompressed_bytes_max,
     ):
-        scanned = _Scanned(opened, start_offset, end_offset)
+        scanned = _Scanned(opened, start_offset, end_offset, wants_headers=_RECORD_HEADERS in schema.names)
         if scanned.count:
             arrays = [scanned.column(field.name, topic, partition) for field in schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -147,20 +147,22 @@ def _schema(columns: Sequence[str] | None, *, include_headers: bool) -> pa.Schem
 class _Scanned:
     """The records of what was opened, found and checked, from which columns are made on demand."""
 
-    def __init__(self, opened: Opened, start_offset: int, end_offset: int) -> None:
+    def __init__(self, opened: Opened, start_offset: int, end_offset: int, *, wants_headers: bool) -> None:
         table = opened.table
         total = int(table[:, Field.RECORD_COUNT].sum())
+        header_total = total if wants_headers else 0
         self._table = table
         self._payload = opened.payload
         self._offsets: Numbers = np.empty(total, dtype=np.int64)
         self._timestamps_ms: Numbers = np.empty(total, dtype=np.int64)
         self._spans: SmallNumbers = np.empty(4 * total, dtype=np.int32)
-        self._key_validity: Bytes = np.zeros(total + 7 >> 3, dtype=np.uint8)
-        self._value_validity: Bytes = np.zeros(total + 7 >> 3, dtype=np.uint8)
-        self._batch_rows: SmallNumbers = np.empty(total, dtype=np.int32)
-        self._header_counts: SmallNumbers = np.empty(total, dtype=np.int32)
-        self._header_positions: SmallNumbers = np.empty(total, dtype=np.int32)
-        count, key_bytes, value_bytes, header_count, problem, row = scan_records(
+        self._key_validity: Bytes = np.full(total + 7 >> 3, 0xFF, dtype=np.uint8)
+        self._value_validity: Bytes = np.full(total + 7 >> 3, 0xFF, dtype=np.uint8)
+        self._header_counts: SmallNumbers = np.empty(header_total, dtype=np.int32)
+        self._header_positions: SmallNumbers = np.empty(header_total, dtype=np.int32)
+        self._row_counts: Numbers = np.empty(len(table), dtype=np.int64)
+        totals: Numbers = np.zeros(7, dtype=np.int64)
+        problem = scan_records(
             self._payload,
             table,
             start_offset,
@@ -170,24 +172,30 @@ class _Scanned:
             self._spans,
             self._key_validity,
             self._value_validity,
-            self._batch_rows,
             self._header_counts,
             self._header_positions,
+            self._row_counts,
+            totals,
         )
+        (
+            self.count,
+            self._key_bytes,
+            self._value_bytes,
+            self._null_keys,
+            self._null_values,
+            self._header_count,
+            row,
+        ) = totals.tolist()
         if problem:
             raise invalid(problem, f"the batch at offset {table[row, Field.OFFSET]}")
-        self.count = count
-        self._key_bytes = key_bytes
-        self._value_bytes = value_bytes
-        self._header_count = header_count
 
     def column(self, name: str, topic: str, partition: int) -> pa.Array:
         count = self.count
         match name:
             case "key":
-                return self._binary(0, self._key_bytes, self._key_validity)
+                return self._binary(0, self._key_bytes, self._key_validity, self._null_keys)
             case "value":
-                return self._binary(2, self._value_bytes, self._value_validity)
+                return self._binary(2, self._value_bytes, self._value_validity, self._null_values)
             case "topic":
                 return pa.repeat(pa.scalar(topic, pa.string()), count)
             case "partition":
@@ -199,7 +207,7 @@ class _Scanned:
                     SCHEMA.field(name).type, count, [None, pa.py_buffer(self._timestamps_ms)], null_count=0
                 )
             case "timestampType":
-                return pa.array(self._expanded(self._bit(TIMESTAMP_TYPE_BIT).astype(np.int32)))
+                return pa.array(self._expanded(self._bits(TIMESTAMP_TYPE_BIT).astype(np.int32)))
             case "headers":
                 return self._headers()
             case "tombstone":
@@ -211,24 +219,33 @@ class _Scanned:
             case "producer_epoch":
                 return pa.array(self._expanded(self._table[:, Field.PRODUCER_EPOCH].astype(np.int16)))
             case "is_transactional":
-                return pa.array(self._expanded(self._bit(TRANSACTIONAL_BIT)))
+                return self._flags(TRANSACTIONAL_BIT)
             case "is_control":
-                return pa.array(self._expanded(self._bit(CONTROL_BIT)))
+                return self._flags(CONTROL_BIT)
         raise ValueError(f"there is no column {name}")
 
-    def _bit(self, bit: int) -> NDArray[np.bool_]:
+    def _bits(self, bit: int) -> NDArray[np.bool_]:
         found: NDArray[np.bool_] = self._table[:, Field.ATTRIBUTES] & bit != 0
         return found
+
+    def _flags(self, bit: int) -> pa.Array:
+        of_batches = self._bits(bit)
+        if of_batches.any():
+            return pa.array(self._expanded(of_batches))
+        return pa.Array.from_buffers(
+            pa.bool_(), self.count, [None, pa.py_buffer(bytes(self.count + 7 >> 3))], null_count=0
+        )
 
     def _expanded(self, of_batches: NDArray[np.generic]) -> NDArray[np.generic]:
         """What is the same for all records of a batch, for every record."""
         if (of_batches == of_batches[0]).all():
             return np.full(self.count, of_batches[0])
-        return of_batches[self._batch_rows[: self.count]]
+        return np.repeat(of_batches, self._row_counts)
 
-    def _binary(self, first: int, size: int, validity: Bytes) -> pa.Array:
+    def _binary(self, first: int, size: int, validity: Bytes, null_count: int) -> pa.Array:
         offsets, data = _gathered(self._payload, self._spans, first, self.count, size)
-        return pa.Array.from_buffers(pa.binary(), self.count, [pa.py_buffer(validity), offsets, data])
+        nulls = pa.py_buffer(validity) if null_count else None
+        return pa.Array.from_buffers(pa.binary(), self.count, [nulls, offsets, data], null_count=null_count)
 
     def _headers(self) -> pa.Array:
         count, total = self.count, self._header_count

@@ -33,8 +33,13 @@ def _zigzag(value: int) -> int:
 @inlined
 def varint_bytes(value: int) -> int:
     """How many bytes a number takes."""
-    rest = _zigzag(value) >> u64(7)
-    size = i64(1)
+    rest = _zigzag(value)
+    if rest < u64(0x80):
+        return i64(1)
+    if rest < u64(0x4000):
+        return i64(2)
+    rest >>= u64(14)
+    size = i64(2)
     while rest != u64(0):
         rest >>= u64(7)
         size += 1

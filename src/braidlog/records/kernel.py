@@ -246,21 +246,7 @@ def skip_headers(data: Bytes, position: int, end: int) -> tuple[int, int]:
     return count, _OK
 
 
-@compiled(
-    types.UniTuple(I64, 6),
-    U8_IN,
-    TABLE_IN,
-    I64,
-    I64,
-    I64_OUT,
-    I64_OUT,
-    I32_OUT,
-    U8_OUT,
-    U8_OUT,
-    I32_OUT,
-    I32_OUT,
-    I32_OUT,
-)
+@compiled(I64, U8_IN, TABLE_IN, I64, I64, I64_OUT, I64_OUT, I32_OUT, U8_OUT, U8_OUT, I32_OUT, I32_OUT, I64_OUT, I64_OUT)
 def scan_records(
     data: Bytes,
     table: Numbers,
@@ -271,22 +257,29 @@ def scan_records(
     spans: SmallNumbers,
     key_validity: Bytes,
     value_validity: Bytes,
-    batch_rows: SmallNumbers,
     header_counts: SmallNumbers,
     header_positions: SmallNumbers,
-) -> tuple[int, int, int, int, int, int]:
-    """Find the records of all batches of a table that lie in [start_offset, end_offset).
+    row_counts: Numbers,
+    totals: Numbers,
+) -> int:
+    """Find the records of all batches of a table that lie in [start_offset, end_offset). Returns a problem, or 0.
 
-    Returns how many there are, the bytes of their keys and of their values, how many headers they have, and a problem
-    with the row of its batch. `spans` gets four numbers for each: start and end of its key and of its value. Validity
-    is in Arrow's bits, and must be zero before. `header_positions` are those of the first header, behind their number.
-    Every array must have room for all records that the table counts.
+    `spans` gets four numbers for each: start and end of its key and of its value. Validity is in Arrow's bits, which
+    must be 1 before. `header_positions` are those of the number of headers; both arrays about headers may be empty if
+    nobody asks. `row_counts` gets the number of records of each batch. `totals` gets how many records there are, the
+    bytes of their keys and of their values, how many keys and how many values are null, how many headers they have, and
+    the row of the batch with the problem. Every array must have room for all records that the table counts.
     """
     count = i64(0)
     key_bytes = i64(0)
     value_bytes = i64(0)
+    null_keys = i64(0)
+    null_values = i64(0)
     header_count = i64(0)
+    wants_headers = len(header_counts) > 0
     for row in range(len(table)):
+        totals[6] = row
+        first = count
         position = table[row, _PAYLOAD_START]
         end = table[row, _PAYLOAD_END]
         base_offset = table[row, _OFFSET]
@@ -297,26 +290,25 @@ def scan_records(
         for _ in range(table[row, _RECORD_COUNT]):
             delta_ms, offset_delta, position, record_end = read_record_start(data, position, end, last_offset_delta)
             if record_end < 0:
-                return count, key_bytes, value_bytes, header_count, position, row
+                return position
             key_length, key_start = read_field(data, position, record_end)
             if key_start < 0:
-                return count, key_bytes, value_bytes, header_count, key_length, row
+                return key_length
             key_end = key_start + max(key_length, 0)
             value_length, value_start = read_field(data, key_end, record_end)
             if value_start < 0:
-                return count, key_bytes, value_bytes, header_count, value_length, row
+                return value_length
             value_end = value_start + max(value_length, 0)
-            if value_end + 1 == record_end and data[value_end] == 0:
-                headers, problem = i64(0), i64(0)
-            else:
+            headers = i64(0)
+            if value_end + 1 != record_end or data[value_end] != 0:
                 headers, problem = skip_headers(data, value_end, record_end)
                 if headers < 0:
-                    return count, key_bytes, value_bytes, header_count, problem, row
+                    return problem
             timestamp_ms = append_ms
             if not is_append_time:
                 timestamp_ms = base_ms + delta_ms
                 if (delta_ms > 0 and timestamp_ms < base_ms) or (delta_ms < 0 and timestamp_ms > base_ms):
-                    return count, key_bytes, value_bytes, header_count, _BAD_TIMESTAMP, row
+                    return i64(_BAD_TIMESTAMP)
             position = record_end
             offset = base_offset + offset_delta
             if offset < start_offset or offset >= end_offset:
@@ -327,21 +319,29 @@ def scan_records(
             spans[4 * count + 1] = key_end
             spans[4 * count + 2] = value_start
             spans[4 * count + 3] = value_end
-            bit = u8(1 << (count & 7))
-            if key_length >= 0:
-                key_validity[count >> 3] |= bit
-                key_bytes += key_length
-            if value_length >= 0:
-                value_validity[count >> 3] |= bit
-                value_bytes += value_length
-            batch_rows[count] = row
-            header_counts[count] = headers
-            header_positions[count] = value_end
-            header_count += headers
+            if key_length < 0:
+                key_validity[count >> 3] &= ~u8(1 << (count & 7))
+                null_keys += 1
+            if value_length < 0:
+                value_validity[count >> 3] &= ~u8(1 << (count & 7))
+                null_values += 1
+            key_bytes += key_end - key_start
+            value_bytes += value_end - value_start
+            if wants_headers:
+                header_counts[count] = headers
+                header_positions[count] = value_end
+                header_count += headers
             count += 1
         if position != end:
-            return count, key_bytes, value_bytes, header_count, _BYTES_BEHIND, row
-    return count, key_bytes, value_bytes, header_count, _OK, 0
+            return i64(_BYTES_BEHIND)
+        row_counts[row] = count - first
+    totals[0] = count
+    totals[1] = key_bytes
+    totals[2] = value_bytes
+    totals[3] = null_keys
+    totals[4] = null_values
+    totals[5] = header_count
+    return i64(_OK)
 
 
 @compiled(I64, U8_IN, I32_IN, I64, I64, I32_OUT, U8_OUT)

@@ -19,6 +19,8 @@ OPENED_BYTES_TARGET = 4 * 1024 * 1024
 """Records that are opened at once: small enough for a processor's cache, large enough to forget the cost of a call."""
 DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
 """What the records of one batch may swell to."""
+_ENOUGH = 1 / 8
+"""So much of the target is opened by itself rather than together with the next extent."""
 UNREADABLE = -1
 _POSITIONS_MAX = (1 << 31) - 1
 """Compiled code and Arrow count positions in 32 bits."""
@@ -91,6 +93,11 @@ def open_extents(
     pending_bytes = 0
     for extent in extents:
         table, data = batch_table(extent)
+        if pending_bytes >= opened_bytes_target * _ENOUGH:
+            # Batches of several extents have to be moved together, which is worth it for small ones only.
+            yield _joined(pending)
+            pending = []
+            pending_bytes = 0
         view = memoryview(extent.data).cast("B") if extent.data else memoryview(b"")
         for row in select(table).tolist():
             position, length, offset, _, attributes = row[:5]
