@@ -80,6 +80,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.is_closed = False
         self.opening: ProduceOpening | None = None
         """Of the last produce request that had one: the next one is likely to open alike."""
+        self.produced_topic: tuple[str, bytes] | None = None
+        """Name and id, from the last produce request that was taken apart."""
         self.cold_tail: asyncio.Task[None] | None = None
         """The last cold request: those of one connection are handled one after the other, as clients expect."""
 

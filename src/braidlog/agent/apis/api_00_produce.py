@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from braidlog.agent.connection import ResponseSlot
+from braidlog.agent.connection import KafkaConnection, ResponseSlot
 from braidlog.agent.quotas import PRODUCER_BYTE_RATE
 from braidlog.agent.view import TopicView
 from braidlog.objects.layout import ADDS_PARTITION_BIT, BatchEntry
@@ -25,6 +25,7 @@ from braidlog.wire.produce import (
     IDS_FROM,
     ProducedPartition,
     ProducedTopic,
+    ProduceRequest,
     ProduceResponse,
     RecordError,
     read_produce_request,
@@ -205,7 +206,16 @@ def handle(agent: "Agent", header: RequestHeader, frame: memoryview, slot: Respo
                 answers.append(answer)
     # After the last one was handed on: the write path never answers before `submit` returns.
     pending.expect(open_count)
-    return opening_of(frame, header, request) if open_count == 1 and request.acks != 0 else None
+    return _opening(frame, header, request, slot.connection) if open_count == 1 and request.acks != 0 else None
+
+
+def _opening(
+    frame: memoryview, header: RequestHeader, request: ProduceRequest, connection: KafkaConnection
+) -> ProduceOpening | None:
+    """Only for the second request in a row to a topic: a producer that goes from one to the next would gain nothing."""
+    name, topic_id, _ = request.topics[0]
+    topic_before, connection.produced_topic = connection.produced_topic, (name, topic_id)
+    return opening_of(frame, header, request) if topic_before == (name, topic_id) else None
 
 
 def _throttle(agent: "Agent", header: RequestHeader, taken_bytes: int, slot: ResponseSlot) -> int:
