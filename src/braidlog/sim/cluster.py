@@ -25,7 +25,7 @@ from braidlog.sim.loop import VirtualLoop
 from braidlog.sim.network import Network
 from braidlog.sim.process import Process
 from braidlog.sim.store import Bucket, SimStore, StoreWeather
-from braidlog.sim.table import SimTable
+from braidlog.sim.table import Restless, SimTable
 from braidlog.writing.board import BoardShape
 
 CONTROL_HOST = "control"
@@ -56,6 +56,8 @@ class ClusterPlan:
     shard_count: int = 1
     """Shards of each agent. Each is a process on a host of its own, as far as network and nemesis go."""
     uploads_in_flight_max: int = 16
+    restless: bool = False
+    """Whether shards regroup at random instead of by their load."""
     upload_interval_ms: int = 250
     upload_size_bytes: int = 64 * 1024
     cache_bytes: int = 1 << 20
@@ -78,6 +80,7 @@ class SimCluster:
         self.store_weather = StoreWeather()
         self.processes: dict[str, Process] = {}
         self.agents: dict[str, Agent] = {}
+        self.workers: dict[str, Worker] = {}
         self.control: ControlService | None = None
         self._boots = 0
         self._seats: dict[str, tuple[SimTable, int]] = {}
@@ -184,6 +187,8 @@ class SimCluster:
         while True:
             control = connect_control(f"{CONTROL_HOST}:{CONTROL_PORT}", clock=clock, entropy=entropy.fork("rpc"))
             agent = Agent(control, self._store(process, entropy), clock, entropy, settings, Metrics(), seat)
+            if agent.sharing is not None and self.plan.restless:
+                agent.sharing.policy = Restless(entropy.fork("restless"))
             try:
                 await agent.start()
             except (BraidError, OSError):
@@ -199,7 +204,9 @@ class SimCluster:
         clock = SimClock(self.loop, process)
         control = connect_control(f"{CONTROL_HOST}:{CONTROL_PORT}", clock=clock, entropy=entropy.fork("rpc"))
         executor = InProcessExecutor(self._store(process, entropy), clock, entropy.fork("jobs"))
-        await Worker(control, executor, clock, entropy, name=process.name, kinds=[MERGE, COMPACT]).run()
+        worker = Worker(control, executor, clock, entropy, name=process.name, kinds=[MERGE, COMPACT])
+        self.workers[name] = worker
+        await worker.run()
 
     def settle(self) -> None:
         """Good weather: everything runs, nothing is blocked, the store answers."""

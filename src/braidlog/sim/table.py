@@ -3,10 +3,13 @@
 The table also watches over what no client can see: how long a group's lock is held, and who changes the groups.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from braidlog.runtime.entropy import Entropy
-from braidlog.scheduling.groups import buddy, check_groups, group_ids
+from braidlog.scheduling.groups import buddy, check_groups, group_ids, halves, members
+from braidlog.scheduling.loads import ShardLoad
+from braidlog.scheduling.policy import Adaptive
+from braidlog.scheduling.regrouping import Merge, RegroupThresholds, Split
 from braidlog.sim.loop import VirtualLoop
 from braidlog.sim.process import Process
 from braidlog.writing.board import Board, BoardShape
@@ -42,6 +45,32 @@ class SimTable:
         if listener is not None and listener[0].is_alive:
             delay_s = self.entropy.uniform(0.0, RING_S_MAX)
             self.loop.call_later(delay_s, listener[1], context=listener[0].context)
+
+
+class Restless(Adaptive):
+    """Splits and merges at random, whatever the load: what must hold across a regrouping then has many occasions not
+    to."""
+
+    def __init__(self, entropy: Entropy) -> None:
+        self._entropy = entropy
+
+    def regroup(
+        self,
+        thresholds: RegroupThresholds,
+        groups: Sequence[int],
+        shard: int,
+        loads: Sequence[ShardLoad],
+        *,
+        now_s: float,
+        decided_s: Sequence[float],
+    ) -> Split | Merge | None:
+        if groups[shard] != shard or self._entropy.below(4):
+            return None
+        parts = halves(groups, shard)
+        other = buddy(groups, shard)
+        if parts is not None and (other is None or other < shard or self._entropy.below(2)):
+            return Split(shard, parts[1])
+        return Merge(shard, members(groups, other)) if other is not None and other > shard else None
 
 
 class _WatchedBoard(Board):

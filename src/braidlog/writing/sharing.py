@@ -100,7 +100,7 @@ class Sharing:
         self._batcher = batcher
         self._next = next_stage
         self._order = order
-        self._policy = policy
+        self.policy = policy
         self._thresholds = thresholds
         self._regroup_thresholds = RegroupThresholds(
             thresholds.size_bytes,
@@ -316,7 +316,7 @@ class Sharing:
         if self._shard not in serving:
             return None
         now_s = self._clock.monotonic_s()
-        holder = self._policy.holder(serving, board.turn(group), _Loads(board))
+        holder = self.policy.holder(serving, board.turn(group), _Loads(board))
         # Each watches over its own oldest request: reading everybody's for every request would cost too much.
         oldest_s = self._offering.oldest_s
         interval_s = self._thresholds.interval_s
@@ -433,7 +433,7 @@ class Sharing:
         self._tick_handle = None
         self._show_own()
         groups = self._board.groups()
-        decision = self._policy.regroup(
+        decision = self.policy.regroup(
             self._regroup_thresholds,
             groups,
             self._shard,

@@ -40,7 +40,7 @@ def _merge_by_the_higher_buddy() -> AbstractContextManager[None]:
     return replaced((Adaptive, "regroup", regroup), (sharing, "merge", merge))
 
 
-@mistake("Keeps the group's lock until the upload is over.", "shards")
+@mistake("Keeps the group's lock until the upload is over.", "restless")
 def _lock_held_in_the_upload() -> AbstractContextManager[None]:
     original_take, original_uploaded = Sharing._take_turn, Sharing.uploaded
 
@@ -76,7 +76,7 @@ def _lock_held_in_the_upload() -> AbstractContextManager[None]:
     return replaced((Sharing, "_take_turn", take_turn), (Sharing, "uploaded", uploaded))
 
 
-@mistake("A batch that another shard has pulled may be sequenced at once, whatever is still on its way.", "shards")
+@mistake("A batch that another shard has pulled may be sequenced at once, whatever is still on its way.", "restless")
 def _order_lost_between_shards() -> AbstractContextManager[None]:
     def clearance(self: Ring, ticket: int) -> Clearance:
         return Clearance.CLEAR
@@ -84,7 +84,7 @@ def _order_lost_between_shards() -> AbstractContextManager[None]:
     return replaced((Ring, "clearance", clearance))
 
 
-@mistake("Once a shard is alone, its batches no longer wait for those that others have pulled.", "shards")
+@mistake("Once a shard is alone, its batches no longer wait for those that others have pulled.", "restless")
 def _order_lost_across_a_split() -> AbstractContextManager[None]:
     original = Sharing._stop_sharing
 
@@ -97,9 +97,7 @@ def _order_lost_across_a_split() -> AbstractContextManager[None]:
     return replaced((Sharing, "_stop_sharing", stop_sharing))
 
 
-@mistake(
-    "What waits in a shard's batcher stays there when its group grows, and later batches overtake it.", "shards"
-)
+@mistake("What waits in a shard's batcher stays there when its group grows, and later batches overtake it.", "shards")
 def _order_lost_across_a_merge() -> AbstractContextManager[None]:
     def start_sharing(self: Sharing) -> None:
         self._is_sharing = True
@@ -163,7 +161,7 @@ def _pretend(request: WriteRequest) -> None:
     request.on_done(request)
 
 
-@mistake("Lets others follow a batch as soon as its uploader has died, though its commit may still arrive.", "shards")
+@mistake("Lets others follow a batch as soon as its uploader has died, though its commit may still arrive.", "restless")
 def _no_fence() -> AbstractContextManager[None]:
     async def settle_after_fence(self: Offering, incarnation: int) -> None:
         for place in self._orphaned.pop(incarnation):
