@@ -57,6 +57,8 @@ def test_all_commands_are_there() -> None:
         "version",
         "sim",
         "mutants",
+        "shard",
+        "cost shuffle",
         *(f"topic {verb}" for verb in ("create", "list", "describe", "alter", "delete")),
         *(f"group {verb}" for verb in ("list", "describe", "delete", "reset-offsets")),
     }

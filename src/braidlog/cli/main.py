@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from braidlog.cli import groups, inspecting, processes, records, simulating, topics
+from braidlog.cli import costs, groups, inspecting, processes, records, simulating, topics
 from braidlog.cli.errors import report
 from braidlog.cli.options import Config, Format, Set
 from braidlog.cli.output import OutputFormat, emit, emit_fields, emit_rows
@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 app.add_typer(topics.app, name="topic")
 app.add_typer(groups.app, name="group")
+app.add_typer(costs.app, name="cost")
 app.command("up")(processes.up)
 app.command("agent")(processes.agent)
 app.command("control")(processes.control)

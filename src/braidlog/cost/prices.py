@@ -8,6 +8,8 @@ GB = 1 << 30
 """What AWS bills as a GB."""
 MONTH_S = 730 * 3600
 """A month as AWS counts it."""
+AS_OF = "2026-06"
+"""When these were the list prices. They change every few years."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,20 @@ S3_EXPRESS = Price(
     cross_zone_usd_per_gb=0.01,
 )
 FREE = Price(name="free")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A rented machine, by the hour, without commitment."""
+
+    name: str
+    usd_per_hour: float
+
+
+MACHINES = {
+    machine.name: machine
+    for machine in (Machine("r6in.xlarge", 0.34866), Machine("m6in.2xlarge", 0.55692), Machine("m6i.xlarge", 0.192))
+}
 PRICES = {price.name: price for price in (S3_STANDARD, S3_EXPRESS, FREE)}
 
 
