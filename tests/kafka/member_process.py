@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from typing import Any
 
 import confluent_kafka
@@ -13,7 +14,8 @@ def main() -> None:
     topic = sys.argv[2]
 
     def say(what: str, values: list[int]) -> None:
-        print(json.dumps([what, values]), flush=True)
+        # With the time, which is one for all processes: who reads this hears of several of them in any order.
+        print(json.dumps([time.monotonic(), what, values]), flush=True)
 
     def told(what: str) -> Any:
         def tell(_consumer: object, partitions: list[TopicPartition]) -> None:
@@ -23,7 +25,7 @@ def main() -> None:
 
     consumer = confluent_kafka.Consumer(settings)
     consumer.subscribe([topic], on_assign=told("take"), on_revoke=told("give"), on_lost=told("give"))
-    print(json.dumps(["started", []]), flush=True)
+    say("started", [])
     try:
         while True:
             messages = [each for each in consumer.consume(500, 0.05) if each.error() is None]
@@ -36,7 +38,7 @@ def main() -> None:
             say("read", [int(message.value()) for message in messages])
     except KeyboardInterrupt:
         consumer.close()
-        print(json.dumps(["left", []]), flush=True)
+        say("left", [])
 
 
 if __name__ == "__main__":

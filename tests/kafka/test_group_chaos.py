@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,28 +29,48 @@ class Watch:
 
     def __init__(self) -> None:
         self.owners: dict[int, str] = {}
-        self.conflicts: list[str] = []
+        """As far as was heard."""
         self.read: set[int] = set()
+        self._events: list[tuple[float, str, str, list[int]]] = []
         self._lock = threading.Lock()
 
-    def event(self, name: str, what: str, values: list[int]) -> None:
+    def event(self, at_s: float, name: str, what: str, values: list[int]) -> None:
         with self._lock:
-            if what == "take":
-                for partition in values:
-                    owner = self.owners.get(partition, name)
-                    if owner != name:
-                        self.conflicts.append(f"{name} got {partition}, which {owner} has")
-                    self.owners[partition] = name
-            elif what == "give":
-                for partition in values:
-                    if self.owners.get(partition) == name:
-                        del self.owners[partition]
-            elif what == "read":
+            if what == "read":
                 self.read.update(values)
+            else:
+                self._events.append((at_s, name, what, values))
+                self._apply(self.owners, name, what, values)
 
-    def forget(self, name: str) -> None:
-        with self._lock:
-            self.owners = {partition: owner for partition, owner in self.owners.items() if owner != name}
+    @staticmethod
+    def _apply(owners: dict[int, str], name: str, what: str, values: list[int]) -> list[str]:
+        conflicts = []
+        if what == "take":
+            for partition in values:
+                owner = owners.get(partition, name)
+                if owner != name:
+                    conflicts.append(f"{name} got {partition}, which {owner} has")
+                owners[partition] = name
+        elif what == "give":
+            for partition in values:
+                if owners.get(partition) == name:
+                    del owners[partition]
+        elif what == "gone":
+            for partition in [partition for partition, owner in owners.items() if owner == name]:
+                del owners[partition]
+        return conflicts
+
+    def conflicts(self) -> list[str]:
+        """Of everything that happened, in the order of time. Each with what its members were told before."""
+        owners: dict[int, str] = {}
+        found: list[str] = []
+        events = sorted(self._events)
+        for place, (at_s, name, what, values) in enumerate(events):
+            for conflict in self._apply(owners, name, what, values):
+                involved = conflict.split()[0], conflict.split()[-2]
+                before = [event for event in events[: place + 1] if event[1] in involved][-8:]
+                found.append(f"{at_s:.3f} {conflict}, after {before}")
+        return found
 
     def is_balanced(self, names: set[str]) -> bool:
         with self._lock:
@@ -75,10 +96,10 @@ class ProcessMember:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             try:
-                what, values = json.loads(line)
+                at_s, what, values = json.loads(line)
             except ValueError:
                 continue  # cut off in the middle by a kill
-            self._watch.event(self.name, what, values)
+            self._watch.event(at_s, self.name, what, values)
 
     def kill(self) -> None:
         self._process.kill()
@@ -93,7 +114,7 @@ class ProcessMember:
         self._reader.join(20)
         assert self._process.stdout is not None
         self._process.stdout.close()
-        self._watch.forget(self.name)
+        self._watch.event(time.monotonic(), self.name, "gone", [])
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +200,7 @@ def test_no_partition_is_owned_twice_and_none_is_orphaned(address: str, protocol
             write_some()
             wait_until(lambda: watch.is_balanced(names()), what=f"a balance after {action}", timeout_s=60)
         wait_until(lambda: watch.read >= set(range(written)), what="every record", timeout_s=60)
-        assert watch.conflicts == []
+        assert watch.conflicts() == []
         # Commits survived: a new group of one with the same name reads nothing again.
         for member in everyone.values():
             member.leave()

@@ -1,7 +1,6 @@
 """Topics, their partitions and configs, and the cluster's configs."""
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import Iterable
 
@@ -37,16 +36,15 @@ from braidlog.control.topic_config import (
     validate_cluster_configs,
     validate_topic_configs,
 )
+from braidlog.control.topic_names import reason_against_topic_name
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
 from braidlog.runtime.limits import PARTITIONS_PER_TOPIC_MAX
 
-TOPIC_NAME_CHARS_MAX = 249
 REPLICATION_FACTOR_MAX = 2**15 - 1
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
 
-_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _PARTITION_ID_BLOCK = 1_000
 
 
@@ -128,7 +126,7 @@ class Catalog:
             return TopicOutcomes(outcomes)
 
     async def _plan_topic(self, new: NewTopic, taken: Counter[str], validate_only: bool) -> TopicState:
-        if reason := _reason_against_name(new.name):
+        if reason := reason_against_topic_name(new.name):
             raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
         if new.name in self.topics_by_name:
             raise _Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic {new.name!r} exists already.")
@@ -282,7 +280,7 @@ class Catalog:
             return Outcome(0)
 
     async def _alter_topic(self, request: AlterConfigs) -> None:
-        if reason := _reason_against_name(request.resource_name):
+        if reason := reason_against_topic_name(request.resource_name):
             raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
         topic = self._resolve(TopicRef(request.resource_name))
         configs = apply_changes(topic.info.configs, request.changes, replace=request.replace)
@@ -381,15 +379,3 @@ def _metric_name(name: str) -> str:
 
 def _repeated(names: Iterable[object]) -> frozenset[object]:
     return frozenset(name for name, count in Counter(names).items() if count > 1)
-
-
-def _reason_against_name(name: str) -> str | None:
-    if not name:
-        return "A topic's name cannot be empty."
-    if name in (".", ".."):
-        return "A topic's name cannot be '.' or '..'."
-    if len(name) > TOPIC_NAME_CHARS_MAX:
-        return f"A topic's name has at most {TOPIC_NAME_CHARS_MAX} characters, not {len(name)}."
-    if _TOPIC_NAME.fullmatch(name) is None:
-        return f"Topic name {name!r} has characters other than ASCII letters, digits, '.', '_' and '-'."
-    return None

@@ -52,7 +52,9 @@ class ClassicRequests(ABC):
     def _restart_session(self, member: ConsumerMember, now_s: float) -> None: ...
 
     @abstractmethod
-    def _reconcile(self, member: ConsumerMember, owned: Partitions | None, now_s: float) -> bool: ...
+    def _reconcile(
+        self, member: ConsumerMember, owned: Partitions | None, now_s: float, *, is_joining: bool
+    ) -> bool: ...
 
     @abstractmethod
     def _look_again_at(self, deadline_s: float) -> None: ...
@@ -181,19 +183,19 @@ class ClassicRequests(ABC):
         )
         if request.protocol_type != CONSUMER_PROTOCOL_TYPE or not shared or subscription is None:
             raise Refused(GroupError.INCONSISTENT_GROUP_PROTOCOL, "")
+        members_before = len(group)
         member = self._find_or_add_classic(request, fresh_member_id)
-        changed = subscription.topics != member.topic_names or bool(member.topic_regex)
+        is_new = len(group) > members_before
+        changed = is_new or subscription.topics != member.topic_names or bool(member.topic_regex)
         member.topic_names, member.topic_regex, member.server_assignor = subscription.topics, "", None
         member.rebalance_timeout_ms = rebalance_timeout_ms(request)
         member.client_id, member.client_host = request.client_id, request.client_host
         member.classic = SavedClassic(request.session_timeout_ms, list(protocols))
         group.touch(member)
-        if changed:
-            group.raise_epoch()
         group.look_at_topics(subscriptions_changed=changed)
         group.assign_if_needed()
         # Members that do not say what they have, have given up everything before they joined.
-        self._reconcile(member, _partitions(group, subscription.owned or {}), now_s)
+        self._reconcile(member, _partitions(group, subscription.owned or {}), now_s, is_joining=True)
         self._restart_session(member, now_s)
         self._expect_rejoin(member, now_s)  # that is, its sync
         return JoinAnswer(

@@ -105,11 +105,11 @@ class ConsumerGroup:
         return None if member_id is None else self._members[member_id]
 
     def add(self, member_id: str, instance_id: str | None) -> ConsumerMember:
+        """Without a subscription yet: when it has one, the group has to look at its topics."""
         self._joined_count += 1
         member = ConsumerMember(member_id, self._joined_count, instance_id)
         self._put(member)
         self.touch(member)
-        self.raise_epoch()
         return member
 
     def adopt(self, member: ConsumerMember) -> None:
@@ -186,7 +186,7 @@ class ConsumerGroup:
         return member.topic_names | self._matches[member.topic_regex]
 
     def look_at_topics(self, *, subscriptions_changed: bool) -> None:
-        """Raise the epoch where the topics that members subscribe to are others, or have grown."""
+        """Raise the epoch, once, where subscriptions are others, or the topics that they name, or have grown."""
         revision = self._topics.revision
         if revision == self._looked_revision and not subscriptions_changed:
             return
@@ -199,7 +199,7 @@ class ConsumerGroup:
             if found is not None:
                 topic_id, count = found
                 digest.update(topic_id + count.to_bytes(4, "big"))
-        if digest.digest() != self._topics_digest:
+        if subscriptions_changed or digest.digest() != self._topics_digest:
             self._topics_digest = digest.digest()
             self.raise_epoch()
         # Patterns that nobody uses any more go.
@@ -242,11 +242,17 @@ class ConsumerGroup:
         self.assignment_epoch = self.group_epoch
         self._group_dirty = True
 
-    def reconcile(self, member: ConsumerMember, owned: Partitions | None) -> bool:
+    def reconcile(self, member: ConsumerMember, owned: Partitions | None, *, is_joining: bool) -> bool:
         """Take the member a step further. Whether what it may read has changed."""
         if member.is_away:
             return False
-        step = next_step(member, self.assignment_epoch, owned, lambda partition: self.is_free(partition, member))
+        step = next_step(
+            member,
+            self.assignment_epoch,
+            owned,
+            lambda partition: self.is_free(partition, member),
+            is_joining=is_joining,
+        )
         before = member.assigned
         if (member.member_epoch, member.state, member.assigned, member.revoking) == (
             step.member_epoch,

@@ -228,14 +228,13 @@ class ConsumerMembership(ClassicRequests):
     # ── heartbeats ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _beat(self, request: ConsumerHeartbeat, fresh_member_id: str, now_s: float) -> ConsumerHeartbeatAnswer:
+        members_before = len(self.group)
         member = self._find_or_add(request, fresh_member_id)
-        subscription_changed = self._update(member, request)
-        if subscription_changed:
-            self.group.raise_epoch()
-        self.group.look_at_topics(subscriptions_changed=subscription_changed)
+        is_new = len(self.group) > members_before
+        self.group.look_at_topics(subscriptions_changed=self._update(member, request) or is_new)
         self.group.assign_if_needed()
         owned = None if request.owned is None else flat(request.owned)
-        assigned_changed = self._reconcile(member, owned, now_s)
+        assigned_changed = self._reconcile(member, owned, now_s, is_joining=request.member_epoch == 0)
         self._restart_session(member, now_s)
         is_full_request = (
             request.rebalance_timeout_ms != -1
@@ -251,9 +250,9 @@ class ConsumerMembership(ClassicRequests):
             by_topic(member.assigned) if is_full_request or assigned_changed else None,
         )
 
-    def _reconcile(self, member: ConsumerMember, owned: Partitions | None, now_s: float) -> bool:
+    def _reconcile(self, member: ConsumerMember, owned: Partitions | None, now_s: float, *, is_joining: bool) -> bool:
         epoch = member.member_epoch
-        assigned_changed = self.group.reconcile(member, owned)
+        assigned_changed = self.group.reconcile(member, owned, is_joining=is_joining)
         if member.member_epoch != epoch:
             member.progress_deadline_s = None
         self._await_progress(member, now_s)

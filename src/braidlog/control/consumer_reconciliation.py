@@ -26,16 +26,18 @@ def next_step(
     target_epoch: int,
     owned: Partitions | None,
     is_free: Callable[[Partition], bool],
+    *,
+    is_joining: bool,
 ) -> Step:
     """`owned` is what the member says that it still has; None where it did not say. `is_free` tells whether nobody but
-    this member has a partition."""
+    this member has a partition. A member that joins begins anew: what it does not list it will not take up either."""
     if member.state is MemberState.STABLE and member.member_epoch == target_epoch:
         return _unchanged(member)
     if member.state is MemberState.REVOKING:
         if owned is None or owned & member.revoking:
             return _unchanged(member)
-        return _towards_target(member, member.member_epoch + 1, target_epoch, owned, is_free)
-    return _towards_target(member, member.member_epoch, target_epoch, owned, is_free)
+        return _towards_target(member, member.member_epoch + 1, target_epoch, owned, is_free, is_joining)
+    return _towards_target(member, member.member_epoch, target_epoch, owned, is_free, is_joining)
 
 
 def _unchanged(member: ConsumerMember) -> Step:
@@ -48,11 +50,13 @@ def _towards_target(
     target_epoch: int,
     owned: Partitions | None,
     is_free: Callable[[Partition], bool],
+    is_joining: bool,
 ) -> Step:
     kept = member.assigned & member.target
     to_revoke = member.assigned - kept
-    if to_revoke and (owned is None or owned & to_revoke):
-        # It stays at its epoch until it has let go.
+    if to_revoke and (not is_joining or owned is None or owned & to_revoke):
+        # It stays at its epoch until it has let go. That it does not list a partition is not enough: it may have been
+        # told of it a moment ago, and be about to take it. First it has to hear that it no longer shall.
         return Step(member_epoch, MemberState.REVOKING, kept, to_revoke)
     missing = member.target - kept
     available = frozenset(partition for partition in missing if is_free(partition))

@@ -7,6 +7,7 @@ from kio.schema.errors import ErrorCode
 from braidlog.agent.apis.config_entries import ConfigEntry, agent_entries, cluster_entries, selected, topic_entries
 from braidlog.agent.apis.shared import NO_THROTTLE
 from braidlog.agent.context import RequestContext
+from braidlog.control.topic_names import reason_against_topic_name
 
 KEY = 32
 VERSIONS = range(1, 5)
@@ -51,6 +52,8 @@ def _entries(resource: Any, context: RequestContext) -> list[ConfigEntry]:
     if resource.resource_type == TOPIC:
         topic = view.topics_by_name.get(name)
         if topic is None:
+            if reason := reason_against_topic_name(name):
+                raise _Refusal(ErrorCode.invalid_topic_exception, reason)
             raise _Refusal(ErrorCode.unknown_topic_or_partition, f"There is no topic named {name!r}.")
         return topic_entries(topic.info.configs, view.cluster_configs)
     if resource.resource_type == BROKER:

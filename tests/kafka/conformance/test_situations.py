@@ -1,0 +1,68 @@
+"""Each situation of the table, by hand-made requests."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.cluster import wait_until
+from tests.kafka.conformance.situations import GROUP, NAME, SITUATIONS, TOPIC, Situation
+from tests.kafka.conformance.wire import Part, Wire
+
+NOT_READY = {5, 6, 14, 15, 16}
+"""A leader or a coordinator that is only just there."""
+
+
+def filled(value: Any, names: dict[str, str]) -> Any:
+    """The request with real names for the placeholders."""
+    if isinstance(value, Part):
+        return Part(value.class_name, {key: filled(item, names) for key, item in value.values.items()})
+    if isinstance(value, (list, tuple)):
+        return type(value)(filled(item, names) for item in value)
+    return names.get(value, value) if isinstance(value, str) else value
+
+
+def at(entity: Any, path: str) -> Any:
+    """None where the answer has nothing there."""
+    for step in path.split("."):
+        if step.isdigit():
+            entity = entity[int(step)] if int(step) < len(entity) else None
+        else:
+            entity = getattr(entity, step, None)
+        if entity is None:
+            return None
+    return entity
+
+
+def mentions(value: Any, placeholder: str) -> bool:
+    if isinstance(value, Part):
+        return any(mentions(item, placeholder) for item in value.values.values())
+    if isinstance(value, (list, tuple)):
+        return any(mentions(item, placeholder) for item in value)
+    return bool(value == placeholder)
+
+
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
+def test_situation(
+    situation: Situation, wire: Wire, unique: Callable[[str], str], new_topic: Callable[..., str]
+) -> None:
+    if situation.key not in wire.versions:
+        pytest.skip(f"the broker does not offer API {situation.key}")
+    oldest, newest = wire.versions[situation.key]
+    if situation.version is not None and not oldest <= situation.version <= newest:
+        pytest.skip(f"the broker does not offer version {situation.version} of API {situation.key}")
+    names = {NAME: unique("nobody"), GROUP: unique("group")}
+    if mentions(situation.request, TOPIC):
+        names[TOPIC] = new_topic(2, **situation.settings)
+    request = filled(situation.request, names)
+
+    found: dict[str, Any] = {}
+
+    def answered() -> bool:
+        answer = wire.call(situation.key, request, version=situation.version)
+        found.clear()
+        found.update({path: at(answer, path) for path in situation.expected}, answer=answer)
+        return not any(value in NOT_READY for path, value in found.items() if path.endswith("error_code"))
+
+    wait_until(answered, what="an answer that is not about the broker's own start", interval_s=0.1)
+    answer = found.pop("answer")
+    assert found == situation.expected, answer
