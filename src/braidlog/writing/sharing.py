@@ -8,9 +8,8 @@ the order: see `Order`.
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import overload
 
 import structlog
 from kio.schema.errors import ErrorCode
@@ -18,18 +17,18 @@ from kio.schema.errors import ErrorCode
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
 from braidlog.runtime.tasks import TaskGroup
-from braidlog.scheduling.budget import PutBudget, budget_share, merge_budgets, split_budget
+from braidlog.scheduling.budget import PutBudget
 from braidlog.scheduling.closing import Close, CloseThresholds, Wait, decide_close
-from braidlog.scheduling.groups import group_ids, members, merge, split
-from braidlog.scheduling.loads import GroupLoad, ShardLoad, group_load, slots_used_at
+from braidlog.scheduling.groups import group_ids, members
+from braidlog.scheduling.loads import GroupLoad, group_load, slots_used_at
 from braidlog.scheduling.policy import Policy
-from braidlog.scheduling.regrouping import Merge, RegroupThresholds, Split
+from braidlog.scheduling.regrouping import RegroupThresholds
 from braidlog.scheduling.turns import may_take_turn, takeover_s
 from braidlog.writing.batcher import Batcher, BatcherStatistics
-from braidlog.writing.board import Board
 from braidlog.writing.offering import Offering
 from braidlog.writing.order import Order
 from braidlog.writing.pulling import PulledDraft, Pulling
+from braidlog.writing.regrouping import BoardLoads, GroupBudgets, GroupLocks, Regrouping
 from braidlog.writing.request import Draft, WriteRequest
 from braidlog.writing.seat import Seat
 from braidlog.writing.stage import DraftStage
@@ -44,33 +43,15 @@ LOCKED_RETRY_S = 0.001
 HOUSEKEEPING_S = 0.5
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class SharingStatistics:
-    pulls: int = 0
-    pulled_bytes: int = 0
-    locks: int = 0
-    locks_missed: int = 0
-    splits: int = 0
-    merges: int = 0
-
-
-class _Loads(Sequence[ShardLoad]):
-    """Every shard's load, read when it is asked for."""
-
-    def __init__(self, board: Board) -> None:
-        self._board = board
-
-    def __len__(self) -> int:
-        return self._board.shard_count
-
-    @overload
-    def __getitem__(self, shard: int) -> ShardLoad: ...
-    @overload
-    def __getitem__(self, shard: slice) -> Sequence[ShardLoad]: ...
-    def __getitem__(self, shard: int | slice) -> ShardLoad | Sequence[ShardLoad]:
-        if isinstance(shard, slice):
-            return [self._board.load(each) for each in range(*shard.indices(len(self)))]
-        return self._board.load(shard)
+    groups: int
+    splits: int
+    merges: int
+    pulls: int
+    pulled_bytes: int
+    locks: int
+    locks_missed: int
 
 
 class Sharing:
@@ -108,7 +89,9 @@ class Sharing:
             thresholds.in_flight_max,
             backlog_bytes_per_shard_max=board.shape.arena_bytes // 2,
         )
-        self._budget = budget
+        self._locks = GroupLocks(seat)
+        self._budgets = GroupBudgets(board, budget)
+        self._regrouping = Regrouping(board, self._shard, self._locks, self._budgets, self._regroup_thresholds, clock)
         self._clock = clock
         self._entropy = entropy
         self._wait_s_max = wait_s_max
@@ -125,7 +108,8 @@ class Sharing:
         self._keeper_handle: asyncio.Handle | None = None
         self._rung: dict[int, None] = {}
         self._drained = asyncio.Event()
-        self.statistics = SharingStatistics()
+        self._pulls = 0
+        self._pulled_bytes = 0
         self._offering = Offering(
             board,
             self._shard,
@@ -182,11 +166,11 @@ class Sharing:
     def _refuse_overdue(self) -> None:
         limit_s = self._clock.monotonic_s() - self._wait_s_max
         group = self._board.group_of(self._shard)
-        if self._take_lock(group):
+        if self._locks.take(group):
             try:
                 refused = self._offering.withdraw(limit_s)
             finally:
-                self._seat.unlock(group)
+                self._locks.give(group)
             for request in refused:
                 request.fail(ErrorCode.not_enough_replicas, "the object store is too slow: all uploads are taken")
 
@@ -227,7 +211,7 @@ class Sharing:
     def _stop_sharing(self) -> bool:
         """Take back what nobody has pulled: it is this shard's alone now. False where the lock is taken."""
         group = self._board.group_of(self._shard)
-        if not self._take_lock(group):
+        if not self._locks.take(group):
             return False
         try:
             requests = self._offering.withdraw()
@@ -235,7 +219,7 @@ class Sharing:
             if group == self._shard:
                 self._batcher.budget.tokens, self._batcher.budget.refilled_s = self._board.budget(group)
         finally:
-            self._seat.unlock(group)
+            self._locks.give(group)
         for request in requests:
             self._batcher.submit(request)
         return True
@@ -316,7 +300,7 @@ class Sharing:
         if self._shard not in serving:
             return None
         now_s = self._clock.monotonic_s()
-        holder = self.policy.holder(serving, board.turn(group), _Loads(board))
+        holder = self.policy.holder(serving, board.turn(group), BoardLoads(board))
         # Each watches over its own oldest request: reading everybody's for every request would cost too much.
         oldest_s = self._offering.oldest_s
         interval_s = self._thresholds.interval_s
@@ -333,14 +317,14 @@ class Sharing:
         if wait_s is not None:
             self._ask_to_split(group, load)
             return wait_s if wait_s < math.inf else None
-        if not self._take_lock(group):
+        if not self._locks.take(group):
             return LOCKED_RETRY_S
         try:
             if self._board.group_of(self._shard) != group:
                 return LOCKED_RETRY_S
             draft = self._pull(group, shards, load, now_s)
         finally:
-            self._seat.unlock(group)
+            self._locks.give(group)
         if draft is None:  # all of it waits for room in some ring, or in a shard that does not share yet
             return TICK_S
         self._pulled_in_flight += 1
@@ -351,7 +335,7 @@ class Sharing:
 
     def _closing_wait_s(self, group: int, member_count: int, load: GroupLoad, now_s: float) -> float | None:
         """None if it is time to pull; otherwise how long to wait. It spends nothing, and so needs no lock."""
-        decision = self._decide(self._group_budget(group, member_count), load, now_s)
+        decision = self._decide(self._budgets.of(group, member_count), load, now_s)
         if isinstance(decision, Close):
             return None
         return decision.seconds if decision.seconds is not None else math.inf
@@ -375,22 +359,15 @@ class Sharing:
                 self._ring_later(group)
 
     def _pull(self, group: int, shards: range, load: GroupLoad, now_s: float) -> PulledDraft | None:
-        budget = self._group_budget(group, len(shards))
+        budget = self._budgets.of(group, len(shards))
         decision = self._decide(budget, load, now_s)
         draft = self._pulling.pull(shards, decision.bytes_target) if isinstance(decision, Close) else None
         if draft is not None:
-            self._board.set_budget(group, budget.tokens, budget.refilled_s)
+            self._budgets.put(group, budget)
             self._board.advance_turn(group)
-            self.statistics.pulls += 1
-            self.statistics.pulled_bytes += draft.size_bytes
+            self._pulls += 1
+            self._pulled_bytes += draft.size_bytes
         return draft
-
-    def _group_budget(self, group: int, member_count: int) -> PutBudget:
-        share = budget_share(self._budget.puts_per_s, self._budget.burst, member_count, self._board.shard_count)
-        tokens, refilled_s = self._board.budget(group)
-        if refilled_s > 0.0:
-            share.tokens, share.refilled_s = tokens, refilled_s
-        return share
 
     def _note_in_flight(self) -> None:
         now_s = self._clock.monotonic_s()
@@ -400,18 +377,11 @@ class Sharing:
 
     def _group_load(self, shards: range) -> GroupLoad:
         return group_load(
-            _Loads(self._board),
+            BoardLoads(self._board),
             shards,
             now_s=self._clock.monotonic_s(),
             memory_s=self._regroup_thresholds.memory_s,
         )
-
-    def _take_lock(self, group: int) -> bool:
-        if self._seat.try_lock(group):
-            self.statistics.locks += 1
-            return True
-        self.statistics.locks_missed += 1
-        return False
 
     # ── groups ──
 
@@ -432,19 +402,8 @@ class Sharing:
     def _tick(self) -> None:
         self._tick_handle = None
         self._show_own()
-        groups = self._board.groups()
-        decision = self.policy.regroup(
-            self._regroup_thresholds,
-            groups,
-            self._shard,
-            _Loads(self._board),
-            now_s=self._clock.monotonic_s(),
-            decided_s=self._board.decided_s(),
-        )
-        if isinstance(decision, Split):
-            self._split(groups, decision)
-        elif isinstance(decision, Merge):
-            self._merge(groups, decision)
+        for shard in self._regrouping.step(self.policy):
+            self._ring_later(shard)
         self._ensure_tick()
 
     def _show_own(self) -> None:
@@ -456,60 +415,6 @@ class Sharing:
             budget = self._batcher.budget
             self._board.set_budget(self._shard, max(0.0, budget.tokens), budget.refilled_s)
 
-    def _split(self, groups: list[int], decision: Split) -> None:
-        if not self._take_lock(decision.group):
-            return
-        try:
-            if self._board.groups() != groups:
-                return
-            now_s = self._clock.monotonic_s()
-            shards = members(groups, decision.group)
-            upper = len(decision.upper)
-            budget = self._group_budget(decision.group, len(shards))
-            lower_half, upper_half = split_budget(budget, len(shards) - upper, upper, now_s)
-            self._board.set_budget(decision.group, lower_half.tokens, now_s)
-            self._board.set_budget(decision.upper.start, upper_half.tokens, now_s)
-            for group in (decision.group, decision.upper.start):
-                self._board.set_decided_s(group, now_s)
-            self._board.set_groups(split(groups, decision.group))
-        finally:
-            self._seat.unlock(decision.group)
-        self.statistics.splits += 1
-        self._tell(shards, decision.group, "split")
-
-    def _merge(self, groups: list[int], decision: Merge) -> None:
-        lower, upper = decision.group, decision.absorbed.start
-        if not self._take_lock(lower):
-            return
-        try:
-            if not self._take_lock(upper):
-                return
-            try:
-                if self._board.groups() != groups:
-                    return
-                now_s = self._clock.monotonic_s()
-                merged = merge(groups, lower)
-                budget = merge_budgets(
-                    self._group_budget(lower, len(members(groups, lower))),
-                    self._group_budget(upper, len(decision.absorbed)),
-                    now_s,
-                )
-                self._board.set_budget(lower, budget.tokens, now_s)
-                self._board.set_decided_s(lower, now_s)
-                self._board.set_groups(merged)
-            finally:
-                self._seat.unlock(upper)
-        finally:
-            self._seat.unlock(lower)
-        self.statistics.merges += 1
-        self._tell(members(merged, lower), lower, "merged")
-
-    def _tell(self, shards: range, group: int, what: str) -> None:
-        groups = self._board.groups()
-        log.info("upload groups changed", what=what, group=group, groups=len(group_ids(groups)))
-        for shard in shards:
-            self._ring_later(shard)
-
     # ── figures ──
 
     def batcher_statistics(self) -> BatcherStatistics:
@@ -520,5 +425,14 @@ class Sharing:
             self._in_flight,
         )
 
-    def group_count(self) -> int:
-        return len(group_ids(self._board.groups()))
+    @property
+    def statistics(self) -> SharingStatistics:
+        return SharingStatistics(
+            groups=len(group_ids(self._board.groups())),
+            splits=self._regrouping.splits,
+            merges=self._regrouping.merges,
+            pulls=self._pulls,
+            pulled_bytes=self._pulled_bytes,
+            locks=self._locks.taken,
+            locks_missed=self._locks.missed,
+        )

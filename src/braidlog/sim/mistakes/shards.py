@@ -10,7 +10,7 @@ from braidlog.scheduling.loads import group_load
 from braidlog.scheduling.policy import Adaptive
 from braidlog.scheduling.regrouping import Merge
 from braidlog.sim.mistakes.mistake import mistake, replaced
-from braidlog.writing import sharing
+from braidlog.writing import regrouping as groups_on_the_board
 from braidlog.writing.board import Clearance, Outcome, Ring
 from braidlog.writing.offering import Offering
 from braidlog.writing.pulling import PulledDraft, Pulling
@@ -37,7 +37,7 @@ def _merge_by_the_higher_buddy() -> AbstractContextManager[None]:
         other = buddy(groups, group)
         return [group if each == other else each for each in groups]
 
-    return replaced((Adaptive, "regroup", regroup), (sharing, "merge", merge))
+    return replaced((Adaptive, "regroup", regroup), (groups_on_the_board, "merge", merge))
 
 
 @mistake("Keeps the group's lock until the upload is over.", "restless")
@@ -45,32 +45,24 @@ def _lock_held_in_the_upload() -> AbstractContextManager[None]:
     original_take, original_uploaded = Sharing._take_turn, Sharing.uploaded
 
     def take_turn(self: Sharing) -> float | None:
-        seat = self._seat
         kept: list[int] = []
-
-        class Keeping:
-            shard, board = seat.shard, seat.board
-            try_lock, ring, listen = seat.try_lock, seat.ring, seat.listen
-
-            def unlock(self, group: int) -> None:
-                kept.append(group)
-
-        self._seat = Keeping()
         uploads = self._pulled_in_flight
+        give = self._locks.give
+        setattr(self._locks, "give", kept.append)  # noqa: B010 - one instance is to behave wrongly
         try:
             return original_take(self)
         finally:
-            self._seat = seat
+            setattr(self._locks, "give", give)  # noqa: B010
             for group in kept:
                 if self._pulled_in_flight > uploads:
                     self.__dict__.setdefault("_kept", []).append(group)
                 else:
-                    seat.unlock(group)
+                    give(group)
 
     def uploaded(self: Sharing, draft: Any) -> None:
         kept = self.__dict__.get("_kept")
         if isinstance(draft, PulledDraft) and kept:
-            self._seat.unlock(kept.pop())
+            self._locks.give(kept.pop())
         original_uploaded(self, draft)
 
     return replaced((Sharing, "_take_turn", take_turn), (Sharing, "uploaded", uploaded))
