@@ -10,24 +10,24 @@ import os
 import sys
 import threading
 from importlib import import_module
+from importlib.machinery import PathFinder
 
 WORKER_OF_TASKS = "pyspark.worker"
-PRELOADED = (
+FOR_ALL = ("pyarrow", "braidlog.spark.datasource", "braidlog.spark.source", "braidlog.spark.sink")
+FOR_TASKS = (
     "pandas",  # Spark's workers import it, used or not
     "pyarrow.compute",
-    "braidlog.spark.datasource",
-    "braidlog.spark.source",
     "braidlog.spark.reading",
-    "braidlog.spark.sink",
     "braidlog.spark.uploading",
 )
 
 
-def preload() -> None:
-    """Import what every task needs, and tell the garbage collector that it will stay."""
+def preload(worker: str) -> None:
+    """Import what the workers need, and tell the garbage collector that it will stay."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
-    for name in PRELOADED:
+    # Spark starts one daemon for each kind of worker. Those that plan for the driver need little, and need it soon.
+    for name in (worker, *FOR_ALL, *(FOR_TASKS if worker == WORKER_OF_TASKS else ())):
         import_module(name)
     if threading.active_count() > 1:
         raise RuntimeError(f"threads were started before the first fork: {threading.enumerate()}")
@@ -36,9 +36,12 @@ def preload() -> None:
 
 
 def main() -> None:
-    # Spark starts one for each kind of worker. Those that plan for the driver need little, and need it soon.
-    if WORKER_OF_TASKS in sys.argv:
-        preload()
+    # Spark puts its own library first as an archive, which is compiled anew by every process that imports it. Where it
+    # is installed, the same modules are at hand compiled.
+    installed = [entry for entry in sys.path if not entry.endswith("pyspark.zip")]
+    if PathFinder.find_spec("pyspark", installed) is not None:
+        sys.path[:] = installed
+    preload(next((argument for argument in sys.argv[1:] if argument.startswith("pyspark")), WORKER_OF_TASKS))
     from pyspark.daemon import manager
 
     manager()

@@ -71,24 +71,22 @@ def plan_tasks(slices: Sequence[LogSlice], *, task_bytes_max: int, tasks_min: in
 
 
 def _cut(whole: LogSlice, bytes_max: int) -> list[LogSlice]:
-    """Parts of about the same size, none larger than `bytes_max` unless a single extent is."""
-    part_count = max(1, math.ceil(whole.size_bytes / bytes_max), math.ceil(len(whole.pieces) / PIECES_PER_TASK_MAX))
+    """Parts of about the same size, `bytes_max` or less, give or take an extent."""
+    size_bytes = whole.size_bytes
+    part_count = max(1, math.ceil(size_bytes / bytes_max), math.ceil(len(whole.pieces) / PIECES_PER_TASK_MAX))
     if part_count == 1:
         return [whole]
-    part_bytes = math.ceil(whole.size_bytes / part_count)
-    parts: list[LogSlice] = []
-    gathered: list[Piece] = []
-    gathered_bytes = 0
-    start = whole.start_offset
-    for piece in whole.pieces:
-        if gathered and (gathered_bytes + piece.length > part_bytes or len(gathered) >= PIECES_PER_TASK_MAX):
-            parts.append(_part(whole, start, piece.base_offset, gathered))
-            start = piece.base_offset
-            gathered, gathered_bytes = [], 0
-        gathered.append(piece)
-        gathered_bytes += piece.length
-    parts.append(_part(whole, start, whole.end_offset, gathered))
-    return parts
+    gathered: dict[int, list[Piece]] = {}
+    position = 0
+    for index, piece in enumerate(whole.pieces):
+        # By where its middle lies; and by number, where many small ones would otherwise come together.
+        by_bytes = (2 * position + piece.length) * part_count // (2 * size_bytes)
+        gathered.setdefault(max(by_bytes, index // PIECES_PER_TASK_MAX), []).append(piece)
+        position += piece.length
+    groups = list(gathered.values())
+    starts = [whole.start_offset, *(group[0].base_offset for group in groups[1:])]
+    ends = [*starts[1:], whole.end_offset]
+    return [_part(whole, *each) for each in zip(starts, ends, groups, strict=True)]
 
 
 def _part(whole: LogSlice, start: int, end: int, pieces: list[Piece]) -> LogSlice:
