@@ -21,6 +21,8 @@ from braidlog.records.compiled import (
     SmallNumbers,
     compiled,
     i64,
+    inlined,
+    prefetch,
     types,
     u64,
 )
@@ -35,22 +37,48 @@ _SLOTS_MAX = 1 << 31
 _GROWTH = 4
 _FILL_MAX = 0.75
 
+AHEAD = 64
+"""So many slots are asked for at once."""
+
 Slots = NDArray[np.uint64]
+Hashes = NDArray[np.uint64]
 SLOTS_IN = types.Array(types.uint64, 2, "C", readonly=True)
 _SLOTS_OUT = types.Array(types.uint64, 2, "C")
 _BY_KEY = int(Treatment.BY_KEY)
 
 
-@compiled(I64, SLOTS_IN, U64, U64)
+@inlined
+def _first_place(slots: Slots, low: int) -> int:
+    return i64(((low >> u64(32)) * u64(len(slots))) >> u64(32))
+
+
+@inlined
 def find_slot(slots: Slots, low: int, high: int) -> int:
     """The slot of a key, or the empty one where it would be: two halves of the hash, and the offset plus 1."""
-    capacity = u64(len(slots))
-    place = i64(((low >> u64(32)) * capacity) >> u64(32))
+    place = _first_place(slots, low)
     while slots[place, 2] != u64(0) and (slots[place, 0] != low or slots[place, 1] != high):
         place += 1
         if place == len(slots):
             place = i64(0)
     return place
+
+
+@inlined
+def prefetch_slots(slots: Slots, hashes: Hashes, start: int, end: int) -> None:
+    """Have the slots of the next keys at hand. Otherwise every key would wait for memory, one after the other."""
+    for index in range(start, min(start + AHEAD, end)):
+        prefetch(slots, _first_place(slots, hashes[index, 0]))
+
+
+@compiled(types.void, U64, U64, U8_IN, I32_IN, _SLOTS_OUT)
+def hash_keys(seed_low: int, seed_high: int, data: Bytes, places: SmallNumbers, hashes: Hashes) -> None:
+    """The two halves of every record's key; what is not null."""
+    for index in range(len(hashes)):
+        key_length = i64(places[4 * index + 3])
+        if key_length >= 0:
+            low, high = siphash(seed_low, seed_high, data, i64(places[4 * index + 2]), key_length)
+            hashes[index, 0] = low
+            hashes[index, 1] = high
 
 
 @compiled(types.void, SLOTS_IN, _SLOTS_OUT)
@@ -63,14 +91,12 @@ def _move_slots(old: Slots, new: Slots) -> None:
             new[place, 2] = old[index, 2]
 
 
-@compiled(types.UniTuple(I64, 2), _SLOTS_OUT, U64, U64, I64, I64, U8_IN, I64_IN, I32_IN, I32_IN, U8_IN, I64)
+@compiled(types.UniTuple(I64, 2), _SLOTS_OUT, I64, I64, SLOTS_IN, I64_IN, I32_IN, I32_IN, U8_IN, I64)
 def _add_keys(
     slots: Slots,
-    seed_low: int,
-    seed_high: int,
     count: int,
     count_max: int,
-    data: Bytes,
+    hashes: Hashes,
     offsets: Numbers,
     places: SmallNumbers,
     row_starts: SmallNumbers,
@@ -81,12 +107,14 @@ def _add_keys(
     for row in range(len(treatments)):
         if treatments[row] != _BY_KEY:
             continue
-        for index in range(row_starts[row], row_starts[row + 1]):
+        start, end = i64(row_starts[row]), i64(row_starts[row + 1])
+        for index in range(start, end):
+            if (index - start) % AHEAD == 0:
+                prefetch_slots(slots, hashes, index, end)
             offset = offsets[index]
-            key_length = i64(places[4 * index + 3])
-            if offset < start_offset or key_length < 0:
+            if offset < start_offset or places[4 * index + 3] < 0:
                 continue
-            low, high = siphash(seed_low, seed_high, data, i64(places[4 * index + 2]), key_length)
+            low, high = hashes[index, 0], hashes[index, 1]
             place = find_slot(slots, low, high)
             if slots[place, 2] == u64(0):
                 if count >= count_max:
@@ -95,7 +123,7 @@ def _add_keys(
                 slots[place, 1] = high
                 count += 1
             slots[place, 2] = max(slots[place, 2], u64(offset + 1))
-    return count, -1
+    return count, i64(-1)
 
 
 class KeyMap:
@@ -120,10 +148,11 @@ class KeyMap:
     def slots(self) -> Slots:
         return self._slots
 
-    @property
-    def seed(self) -> tuple[Any, Any]:
-        """As compiled code takes it."""
-        return self._seed_low, self._seed_high
+    def hashes(self, records: RawRecords) -> Hashes:
+        """Of every record's key, if it has one."""
+        hashes: Hashes = np.zeros((records.count, 2), dtype=np.uint64)
+        hash_keys(self._seed_low, self._seed_high, records.opened.payload, records.places, hashes)
+        return hashes
 
     def add(self, records: RawRecords, treatments: Bytes, start_offset: int) -> int | None:
         """Note the keys of the records from `start_offset` on, which follow those noted before.
@@ -133,11 +162,9 @@ class KeyMap:
         self._grow(self.key_count + records.count)
         self.key_count, left_out = _add_keys(
             self._slots,
-            self._seed_low,
-            self._seed_high,
             self.key_count,
             int(len(self._slots) * _FILL_MAX),
-            records.opened.payload,
+            self.hashes(records),
             records.offsets,
             records.places,
             records.row_starts,

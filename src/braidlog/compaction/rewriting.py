@@ -199,8 +199,7 @@ class Rewriter(Generic[E]):
         survivors: Numbers = np.empty(4 * len(table), dtype=np.int64)
         mark_survivors(
             self._keys.key_map.slots,
-            *self._keys.key_map.seed,
-            records.opened.payload,
+            self._keys.key_map.hashes(records),
             records.offsets,
             records.timestamps_ms,
             records.places,

@@ -1,6 +1,6 @@
 """Compiled loops that decide for each record whether it stays, and copy those that do."""
 
-from braidlog.compaction.keymap import SLOTS_IN, Slots, find_slot
+from braidlog.compaction.keymap import AHEAD, SLOTS_IN, Hashes, Slots, find_slot, prefetch_slots
 from braidlog.compaction.rules import Treatment
 from braidlog.records.compiled import (
     I32_IN,
@@ -9,7 +9,6 @@ from braidlog.records.compiled import (
     I64_OUT,
     U8_IN,
     U8_OUT,
-    U64,
     Bytes,
     Numbers,
     SmallNumbers,
@@ -22,7 +21,6 @@ from braidlog.records.compiled import (
 )
 from braidlog.records.encode_kernel import varint_bytes, write_varint
 from braidlog.records.kernel import read_varint
-from braidlog.records.siphash import siphash
 
 REWRITE_BYTES_MAX = 16
 """By how much a record may grow when its timestamp is counted from elsewhere."""
@@ -34,9 +32,7 @@ _KEEP, _DISCARD = int(Treatment.KEEP), int(Treatment.DISCARD)
 @compiled(
     types.void,
     SLOTS_IN,
-    U64,
-    U64,
-    U8_IN,
+    SLOTS_IN,
     I64_IN,
     I64_IN,
     I32_IN,
@@ -51,9 +47,7 @@ _KEEP, _DISCARD = int(Treatment.KEEP), int(Treatment.DISCARD)
 )
 def mark_survivors(
     slots: Slots,
-    seed_low: int,
-    seed_high: int,
-    data: Bytes,
+    hashes: Hashes,
     offsets: Numbers,
     timestamps_ms: Numbers,
     places: SmallNumbers,
@@ -74,7 +68,10 @@ def mark_survivors(
         size = i64(0)
         highest_ms = i64(_TIMESTAMP_MS_MIN)
         treatment = treatments[row]
-        for index in range(row_starts[row], row_starts[row + 1]):
+        start, end = i64(row_starts[row]), i64(row_starts[row + 1])
+        for index in range(start, end):
+            if (index - start) % AHEAD == 0:
+                prefetch_slots(slots, hashes, index, end)
             offset = offsets[index]
             if treatment == _KEEP:
                 keep = True
@@ -85,8 +82,7 @@ def mark_survivors(
             elif places[4 * index + 3] < 0 or (is_null[index] != 0 and tombstones_may_go[row] != 0):
                 keep = False
             else:
-                low, high = siphash(seed_low, seed_high, data, i64(places[4 * index + 2]), i64(places[4 * index + 3]))
-                keep = slots[find_slot(slots, low, high), 2] <= u64(offset + 1)
+                keep = slots[find_slot(slots, hashes[index, 0], hashes[index, 1]), 2] <= u64(offset + 1)
             stays[index] = keep
             if keep:
                 count += 1

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
 import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped,unused-ignore]
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
@@ -41,6 +42,8 @@ TABLE_OUT = types.Array(types.int64, 2, "C")
 
 
 raw_memcpy: Any = cgutils.raw_memcpy
+_BYTE: Any = ir.IntType(8)
+_INT: Any = ir.IntType(32)
 
 
 def compiled(result: Any, *arguments: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -82,3 +85,24 @@ def _copy_bytes(typing_context: Any, to: Any, to_position: Any, source: Any, pos
 
 
 copy_bytes: Any = intrinsic(_copy_bytes)
+
+
+def _prefetch(typing_context: Any, array: Any, row: Any) -> Any:
+    """Ask for a row of a two-dimensional array before it is needed. The processor goes on meanwhile, so the misses of
+    many rows take no longer than that of one."""
+    signature = types.void(array, types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        view = context.make_array(signature.args[0])(context, builder, arguments[0])
+        stride = builder.extract_value(view.strides, 0)
+        address = builder.bitcast(view.data, _BYTE.as_pointer())
+        address = builder.gep(address, [builder.mul(arguments[1], stride)])
+        kind = ir.FunctionType(ir.VoidType(), [address.type, _INT, _INT, _INT])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [address.type], kind)
+        builder.call(function, [address, _INT(0), _INT(3), _INT(1)])  # to read, into every cache, as data
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+prefetch: Any = intrinsic(_prefetch)
