@@ -115,15 +115,29 @@ class Nemesis:
         names = self._world.cluster.worker_names
         return names[self._entropy.below(len(names))]
 
+    def _at_work(self, name: str, strike: Callable[[], str], tries: int = 400) -> None:
+        """Strike a worker when it has a job: they are soon done, and few strikes would hit one."""
+        worker = self._world.cluster.workers.get(name)
+        if worker is not None and worker.running:
+            self._later(lambda: self._world.note(strike()), 0.0, 0.2)
+        elif tries:
+            self._world.loop.call_later(0.01, self._at_work, name, strike, tries - 1)
+
     def _kill_worker(self) -> str:
-        return self._kill(self._any_worker(), 5.0)
+        name = self._any_worker()
+        self._at_work(name, lambda: self._kill(name, 5.0))
+        return f"{name} will be killed at work"
 
     def _pause_worker(self) -> str:
         """Past its lease, and back while another worker has its job."""
-        return self._pause(self._any_worker(), 5.0, 20.0)
+        name = self._any_worker()
+        self._at_work(name, lambda: self._pause(name, 5.0, 20.0))
+        return f"{name} will be paused at work"
 
     def _pause_worker_long(self) -> str:
-        return self._pause(self._any_worker(), GRACE_S, 2 * GRACE_S)
+        name = self._any_worker()
+        self._at_work(name, lambda: self._pause(name, GRACE_S, 2 * GRACE_S))
+        return f"{name} will be paused at work, for long"
 
     def _cut_worker(self) -> str:
         name = self._any_worker()

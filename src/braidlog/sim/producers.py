@@ -117,8 +117,11 @@ class SimProducer:
         return batch
 
     def _keyed(self, value: str) -> str:
-        is_tombstone = self._session.entropy.below(TOMBSTONE_ONE_IN) == 0
-        return f"k{self._session.entropy.below(self._key_count)}={'!' if is_tombstone else ''}{value}"
+        entropy = self._session.entropy
+        is_tombstone = entropy.below(TOMBSTONE_ONE_IN) == 0
+        # Some keys are written all the time, others hardly ever again.
+        key = entropy.below(1 + entropy.below(self._key_count))
+        return f"k{key}={'!' if is_tombstone else ''}{value}"
 
     async def _send_queue(self, lane: _Lane) -> None:
         """Send everything that waits, one behind the other on one connection, and deal with what comes back."""

@@ -1,6 +1,7 @@
 """The scenarios that come with the simulator. A new one is a coroutine like these."""
 
 from braidlog.sim.cluster import ClusterPlan
+from braidlog.sim.job_scenarios import compacting, merging
 from braidlog.sim.nemesis import Nemesis
 from braidlog.sim.world import World
 
@@ -77,4 +78,12 @@ async def shards(world: World) -> None:
 SHARD_FAULTS = ("kill-agent", "pause-agent", "long-tail", "store-errors", "slow-network")
 shards.plan = ClusterPlan(agent_count=1, shard_count=8, upload_size_bytes=4 * 1024, uploads_in_flight_max=1)  # type: ignore[attr-defined]
 
-SCENARIOS = {"shards": shards, "mixed": mixed, "crashes": crashes, "trimming": trimming, "sleepers": sleepers}
+SCENARIOS = {
+    "shards": shards,
+    "mixed": mixed,
+    "crashes": crashes,
+    "trimming": trimming,
+    "sleepers": sleepers,
+    "merging": merging,
+    "compacting": compacting,
+}

@@ -22,7 +22,7 @@ from kio.static.primitive import i32Timedelta
 from braidlog.runtime.entropy import Entropy, SeededEntropy
 from braidlog.sim.cluster import ClusterPlan, SimCluster
 from braidlog.sim.consumers import GroupMember, SimReader, fetch, list_offset
-from braidlog.sim.history import Event, FinalRead, History
+from braidlog.sim.history import Compacted, Event, FinalRead, History
 from braidlog.sim.loop import VirtualLoop
 from braidlog.sim.producers import SimProducer
 from braidlog.sim.session import ClientSession
@@ -30,6 +30,8 @@ from braidlog.sim.wire_client import Disconnected, request_types
 
 CREATE_TOPICS, CREATE_TOPICS_VERSION = 19, 7
 DELETE_RECORDS, DELETE_RECORDS_VERSION = 21, 2
+REST_S = 400.0
+"""So much longer than the simulated cluster's graces that the sweeper has seen everything at least once."""
 SETTLE_S_MAX = 600.0
 """How long clients may take to come to rest once everything is well again."""
 
@@ -51,6 +53,8 @@ class World:
         """Which of the nemesis' strikes fall; None: all of them."""
         self.strikes_laid_out = 0
         self.faults = 0
+        self.expects_tidy_store = False
+        """Whether the store must hold, after some rest, all objects that are in use and no others."""
         self._clients: list[SimProducer | SimReader | GroupMember] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._sessions = 0
@@ -103,6 +107,12 @@ class World:
         await session.retry(create)
         session.close()
         self.topics[name] = partition_count
+        if "compact" in configs.get("cleanup_policy", ""):
+            retention_s = int(configs.get("delete_retention_ms", "86400000")) / 1000
+            now_s = self.loop.time()
+            self.history.record(
+                Compacted(client="admin", invoke_s=now_s, complete_s=now_s, topic=name, delete_retention_s=retention_s)
+            )
 
     async def delete_records(self, topic: str, partition: int, before_offset: int) -> None:
         """Ask for it once; whether it happened shows in the log start."""
@@ -165,6 +175,17 @@ class World:
             for partition in range(partition_count):
                 await self._read_whole(session, topic, partition)
         session.close()
+        if self.expects_tidy_store:
+            await self._check_store()
+
+    async def _check_store(self) -> None:
+        await self.sleep(REST_S)
+        used = await self._used_objects()
+        stored = set(self.cluster.bucket.objects)
+        if missing := sorted(used - stored):
+            raise Untidy(f"{len(missing)} objects that are in use are gone, among them {missing[0]}")
+        if orphans := sorted(stored - used):
+            raise Untidy(f"{len(orphans)} objects are left that nothing refers to, among them {orphans[0]}")
 
     async def _read_whole(self, session: ClientSession, topic: str, partition: int) -> None:
         invoke_s = session.now_s
@@ -199,8 +220,24 @@ class World:
         )
 
 
+    async def _used_objects(self) -> set[str]:
+        """By the index alone, whatever is counted elsewhere. Nothing is new any more, so all of it is in the table."""
+        control = self.cluster.control
+        assert control is not None
+        rows = await control._metadata.read(
+            lambda tx: tx.query(
+                "SELECT DISTINCT o.object_key FROM extents e JOIN objects o ON o.number = e.object_number"
+            )
+        )
+        return {row[0] for row in rows}
+
+
 class Unreadable(Exception):
     """A log that promises records which nobody can be given: their object is gone, or is not what it should be."""
+
+
+class Untidy(Exception):
+    """A store that, after a long rest, does not hold exactly the objects that are in use."""
 
 
 class Stuck(Exception):

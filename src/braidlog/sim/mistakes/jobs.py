@@ -1,0 +1,190 @@
+"""Mistakes in jobs: merging, compaction, their leases and their swaps."""
+
+import asyncio
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+from braidlog.agent.reading import ExtentGone, Reader
+from braidlog.agent.view import ClusterView
+from braidlog.compaction.rules import Judge, Rules
+from braidlog.control import compacting, jobs, merging, swap
+from braidlog.control.interface import CompleteJob, JobTask, JobVerdict
+from braidlog.control.job_output import ExtentPart, JobOutput
+from braidlog.control.jobs import JobBoard
+from braidlog.control.sweeper import Sweeper
+from braidlog.control.worker import Worker
+from braidlog.objects.store import NotFound
+from braidlog.records.batch import scan_batches
+from braidlog.records.opened import ExtentBytes
+from braidlog.records.placing import write_base_offset
+from braidlog.sim.mistakes.mistake import mistake, replaced
+
+
+@mistake("Swaps extents without a look at whether those that go are still there.", "merging")
+def _swap_without_compare() -> AbstractContextManager[None]:
+    return replaced((swap, "check_unchanged", lambda tx, partition: None))
+
+
+@mistake(
+    "Takes a job's result from whoever brings one, however late, and puts it in the place of what is there.", "merging"
+)
+def _leases_not_checked() -> AbstractContextManager[None]:
+    original_put, original_check = JobBoard._put, swap.check_completion
+    known: dict[int, Any] = {}
+
+    def put(self: JobBoard, job: Any) -> None:
+        known[job.job_id] = job
+        original_put(self, job)
+
+    def held(self: JobBoard, job_id: int, token: bytes) -> Any:
+        if job_id not in self._open and job_id in known:
+            original_put(self, known[job_id])
+        return self._open.get(job_id)
+
+    def check(task: JobTask, request: CompleteJob, epoch_floor: int) -> Any:
+        return original_check(task, request, 0)
+
+    return replaced(
+        (JobBoard, "_put", put),
+        (JobBoard, "_held", held),
+        (jobs, "check_completion", check),
+        (swap, "check_unchanged", lambda tx, partition: None),
+    )
+
+
+@mistake("Gives up the old extents first, and takes in the new ones in a second transaction.", "merging")
+def _swap_in_two_steps() -> AbstractContextManager[None]:
+    original = JobBoard._swap
+
+    async def swap_slowly(self: JobBoard, job: Any, change: swap.Swap, request: CompleteJob) -> None:
+        def forget(tx: Any) -> None:
+            for partition in change.partitions:
+                for run in partition.removed:
+                    tx.execute(
+                        "DELETE FROM extents WHERE partition_id = ? AND base_offset >= ? AND base_offset < ?",
+                        (partition.partition_id, run[0].base_offset, run[-1].end_offset),
+                    )
+
+        await self._metadata.transact(forget)
+        await asyncio.sleep(0.2)
+        await original(self, job, change, request)
+
+    return replaced((JobBoard, "_swap", swap_slowly), (swap, "check_unchanged", lambda tx, partition: None))
+
+
+@mistake("Deletes what a job has read as soon as its result is uploaded, before the swap.", "merging")
+def _delete_before_the_swap() -> AbstractContextManager[None]:
+    original = Worker._report
+
+    async def report(self: Worker, job: Any, completion: Any) -> JobVerdict:
+        kept = {extent.object_number for partition in job.task.partitions for extent in partition.extents}
+        store = self._executor._store  # type: ignore[attr-defined]
+        await store.delete([stored.key for stored in job.task.objects if stored.number in kept])
+        return await original(self, job, completion)
+
+    return replaced((Worker, "_report", report))
+
+
+@mistake("Deletes objects at once when their last extent goes, and readers never look at the index again.", "merging")
+def _delete_without_grace() -> AbstractContextManager[None]:
+    original_init, original_delete = Sweeper.__init__, JobBoard._swap
+
+    def init(self: Sweeper, **options: Any) -> None:
+        original_init(self, **{**options, "unreferenced_grace_ms": 0})
+        JobBoard.sweeper = self  # type: ignore[attr-defined]
+
+    async def swap_and_sweep(self: JobBoard, job: Any, change: swap.Swap, request: CompleteJob) -> None:
+        await original_delete(self, job, change, request)
+        asyncio.get_running_loop().create_task(self.sweeper._delete_unreferenced())  # type: ignore[attr-defined]
+
+    async def read(self: Reader, partition: Any, offset: int, *arguments: Any) -> Any:
+        try:
+            return await self._read(partition, offset, *arguments, fresh=False)
+        except NotFound as error:
+            raise ExtentGone(str(error)) from error
+
+    return replaced(
+        (Sweeper, "__init__", init),
+        (JobBoard, "_swap", swap_and_sweep),
+        (Reader, "read", read),
+        (ClusterView, "_forget_replaced", lambda self, partition_id, end_offset: None),
+    )
+
+
+@mistake("Forgets that what nobody refers to now is to be deleted.", "merging")
+def _replaced_objects_forgotten() -> AbstractContextManager[None]:
+    return replaced((swap, "unreference", lambda tx, counts, now_ms: None))
+
+
+@mistake("Puts the batches of a merged extent in the order in which they were read.", "merging")
+def _merge_out_of_order() -> AbstractContextManager[None]:
+    original = JobOutput.flush
+
+    async def flush(self: JobOutput) -> None:
+        for extent in self._extents:
+            extent.parts.reverse()
+        await original(self)
+
+    return replaced((JobOutput, "flush", flush))
+
+
+@mistake("Leaves it to the reader to number the batches of merged extents, whatever lies between them.", "compacting")
+def _offsets_not_written() -> AbstractContextManager[None]:
+    original = compacting._Replacing._write
+
+    async def write(self: Any, run: Any) -> None:
+        parts = [bytearray(part) for part in run.parts]
+        for part in parts:
+            for position, _ in scan_batches(memoryview(bytes(part))):
+                write_base_offset(part, position, 0)
+        await original(self, replace(run, parts=[memoryview(part) for part in parts]))
+
+    return replaced((compacting._Replacing, "_write", write))
+
+
+@mistake("Counts offsets one too high when it notes the newest of each key, so that none is the newest.", "compacting")
+def _newest_value_dropped() -> AbstractContextManager[None]:
+    def shifted(base_offset: int, data: Any, end_offset: int) -> ExtentBytes:
+        return ExtentBytes(base_offset + 1, data, end_offset + 1)
+
+    return replaced((compacting, "ExtentBytes", shifted))
+
+
+@mistake("Removes tombstones when it first meets them.", "compacting")
+def _tombstones_go_at_once() -> AbstractContextManager[None]:
+    return replaced((Judge, "tombstones_may_go", lambda self, attributes, base_ms, end_offset: True))
+
+
+@mistake("Takes tombstones for old enough as soon as they were compacted once.", "compacting")
+def _tombstones_without_retention() -> AbstractContextManager[None]:
+    return replaced((Rules, "delete_horizon_ms", property(lambda self: self.now_ms)))
+
+
+@mistake("Remembers more of a partition as compacted than it has compacted.", "compacting")
+def _clean_beyond_what_was_read() -> AbstractContextManager[None]:
+    original = swap.write_compaction
+
+    def write(tx: Any, task: JobTask, request: CompleteJob) -> None:
+        original(tx, task, request)
+        if task.compaction is not None:
+            tx.execute(
+                "UPDATE partition_compactions SET clean_end_offset = clean_end_offset + 20 WHERE partition_id = ?",
+                (task.partitions[0].partition_id,),
+            )
+
+    return replaced((jobs, "write_compaction", write))
+
+
+@mistake("Ends a merged extent one batch early.", "merging")
+def _last_batch_left_out() -> AbstractContextManager[None]:
+    original = merging.placed_part
+
+    def placed(extent: Any, data: Any) -> ExtentPart:
+        part = original(extent, data)
+        if len(part.batches) < 2:
+            return part
+        end = part.length - part.batches[-1].length
+        return replace(part, pieces=[part.pieces[0][:end]], length=end, batches=part.batches[:-1])
+
+    return replaced((merging, "placed_part", placed), (swap, "MERGE", "nothing that the sum of bytes is checked for"))
