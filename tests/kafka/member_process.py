@@ -31,11 +31,12 @@ def main() -> None:
             messages = [each for each in consumer.consume(500, 0.05) if each.error() is None]
             if not messages:
                 continue
+            # Said before it is committed: after a kill in between others read it again.
+            say("read", [int(message.value()) for message in messages])
             try:
                 consumer.commit(asynchronous=False)
             except confluent_kafka.KafkaException:
                 pass  # a rebalance came in between: a later commit covers it, or the next owner reads on from before
-            say("read", [int(message.value()) for message in messages])
     except KeyboardInterrupt:
         consumer.close()
         say("left", [])

@@ -197,7 +197,6 @@ OLD_START = b"\xff\xff\xff\xff\x00\x00\x75\x30"
         (9, b"", "ends too early"),
         (9, START, "ends too early"),
         (9, START + b"\x00\x00", "null where an array"),
-        (9, START + b"\x01\x00\x00", "1 bytes behind"),
         (9, START + b"\x7f\x02t\x01\x00", "ends too early"),
         (9, START + b"\xff\xff\xff\xff\x7f\x00", "out of range"),
         (9, START + b"\xff\xff\xff\xff\xff\xff\x00", "more than five bytes"),
@@ -217,6 +216,10 @@ OLD_START = b"\xff\xff\xff\xff\x00\x00\x75\x30"
 def test_malformed_requests(version: int, body: bytes, message: str) -> None:
     with pytest.raises(MalformedRequest, match=message):
         read_produce_request(version, memoryview(body))
+
+
+def test_bytes_behind_the_request_are_ignored() -> None:
+    assert read_produce_request(9, memoryview(START + b"\x01\x00\x00")).topics == []
 
 
 @pytest.mark.parametrize("version", range(3, 14))

@@ -31,9 +31,10 @@ def test_nested_arrays_and_nulls_are_read_back(version: int) -> None:
     )
     body = encode(entity)
     assert encode(read_request(8, version, body)) == body
-    for wrong in (body + b"\x00", *(body[:end] for end in range(len(body)))):
+    assert encode(read_request(8, version, body + b"more")) == body, "Kafka ignores what follows, too"
+    for end in range(len(body)):
         with pytest.raises(MalformedRequest):
-            read_request(8, version, wrong)
+            read_request(8, version, body[:end])
 
 
 def test_tagged_fields_are_walked_and_null_structs_are_passed() -> None:

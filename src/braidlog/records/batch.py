@@ -38,6 +38,8 @@ CRC_START = 21
 MAGIC = 2
 RECORD_BYTES_MIN = 7
 """A record with null key, null value and no headers."""
+_HEADER_REST_BYTES = HEADER_BYTES - PREFIX_BYTES
+"""What the batch length counts beside the records."""
 RECORD_COUNT_MAX = 16_777_216
 
 CODEC_MASK = 0x07
@@ -205,7 +207,7 @@ def validate_batches(
             or base_offset
             or record_count != last_offset_delta + 1
             or not 0 < record_count <= record_count_max
-            or (not attributes & CODEC_MASK and record_count * RECORD_BYTES_MIN > batch_length)
+            or (not attributes & CODEC_MASK and record_count * RECORD_BYTES_MIN > batch_length - _HEADER_REST_BYTES)
             or base_ms < -1
             or max_ms < -1
             or (producer_id < 0 and (producer_id != -1 or attributes & TRANSACTIONAL_BIT))
@@ -287,7 +289,7 @@ def _refusal(
         return InvalidBatch(
             ErrorCode.invalid_record, f"{header.record_count} records are over the limit of {record_count_max}"
         )
-    if not attributes & CODEC_MASK and header.record_count * RECORD_BYTES_MIN > header.batch_length:
+    if not attributes & CODEC_MASK and header.record_count * RECORD_BYTES_MIN > header.batch_length - _HEADER_REST_BYTES:
         return InvalidBatch(
             ErrorCode.invalid_record, f"{header.record_count} records do not fit in {header.batch_length} bytes"
         )

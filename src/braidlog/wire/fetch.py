@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from braidlog.wire.errors import MalformedRequest
 from braidlog.wire.nodes import NO_LEADER, CurrentLeader, NodeEndpoint, leader_value, node_endpoints_value
 from braidlog.wire.primitives import (
     Bytes,
@@ -138,14 +137,15 @@ class FetchResponse(NamedTuple):
 def read_fetch_request(version: int, body: memoryview) -> FetchRequest:
     """The request in `body`, which begins behind the header.
 
-    A follower's directory id and high watermark are passed over: only brokers that replicate send them.
+    A follower's directory id and high watermark are passed over: only brokers that replicate send them. What lies
+    behind the request is ignored, as Kafka does.
     """
     try:
         request, position = _read(version, body)
     except (IndexError, struct.error):
         raise truncated() from None
-    if position != len(body):
-        raise MalformedRequest(f"{len(body) - position} bytes behind the fetch request")
+    if position > len(body):
+        raise truncated()
     return request
 
 

@@ -29,16 +29,15 @@ def _reader(api_key: int, version: int) -> Callable[[Any, int], tuple[Any, int]]
 
 
 def read_request(api_key: int, version: int, body: memoryview | bytes) -> Any:
-    """The request entity in `body`, which starts right behind the request header."""
+    """The request entity in `body`, which starts right behind the request header. What follows it is ignored, as Kafka
+    does: some clients send more than their version has."""
     view = memoryview(body).toreadonly()
     # Not only to be told what is wrong: the native reader does not survive an array of false length.
     check_shape(load_request_schema(api_key, version), view)
     try:
-        entity, length = _reader(api_key, version)(view, 0)
+        entity, _ = _reader(api_key, version)(view, 0)
     except Exception as error:  # kio raises many kinds on bad bytes, none with a common base
         raise MalformedRequest(f"api key {api_key} version {version}: {error}") from error
-    if length != len(view):
-        raise MalformedRequest(f"api key {api_key} version {version}: {len(view) - length} bytes too many")
     return entity
 
 

@@ -95,7 +95,8 @@ class ProduceResponse(NamedTuple):
 
 
 def read_produce_request(version: int, body: memoryview) -> ProduceRequest:
-    """The request in `body`, which begins behind the header. Records are views into it."""
+    """The request in `body`, which begins behind the header. Records are views into it. What lies behind it is ignored,
+    as Kafka does."""
     try:
         if version >= FLEXIBLE_FROM:
             request, position = _read_flexible(body, version >= IDS_FROM)
@@ -103,8 +104,8 @@ def read_produce_request(version: int, body: memoryview) -> ProduceRequest:
             request, position = _read_old(body)
     except (IndexError, struct.error):
         raise truncated() from None
-    if position != len(body):
-        raise MalformedRequest(f"{len(body) - position} bytes behind the produce request")
+    if position > len(body):
+        raise truncated()
     return request
 
 

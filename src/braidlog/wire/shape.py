@@ -35,10 +35,10 @@ _FIXED_BYTES = {
 
 
 def check_shape(entity_type: Any, body: memoryview) -> None:
-    """Raise `MalformedRequest` unless `body` is one whole entity of this type."""
+    """Raise `MalformedRequest` unless `body` begins with a whole entity of this type."""
     end = _entity(entity_type)(body, 0)
-    if end != len(body):
-        raise MalformedRequest(f"{len(body) - end} bytes too many")
+    if end > len(body):
+        raise MalformedRequest(f"{end - len(body)} bytes too few")
 
 
 @cache

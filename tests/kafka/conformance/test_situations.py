@@ -66,3 +66,9 @@ def test_situation(
     wait_until(answered, what="an answer that is not about the broker's own start", interval_s=0.1)
     answer = found.pop("answer")
     assert found == situation.expected, answer
+
+
+def test_bytes_behind_a_request_are_ignored(wire: Wire) -> None:
+    no_topics = b"\0\0\0\0"
+    plain = wire.exchange_raw(3, 1, no_topics, flexible=False)
+    assert wire.exchange_raw(3, 1, no_topics + b"and more", flexible=False) == plain
