@@ -49,7 +49,18 @@ _INT: Any = ir.IntType(32)
 def compiled(result: Any, *arguments: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Compile a function for these types of result and arguments. It runs without the interpreter's lock."""
     compiler: Any = numba.njit
-    decorate: Callable[[Callable[P, R]], Callable[P, R]] = compiler(result(*arguments), cache=True, nogil=True)
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        signature = result(*arguments)
+        try:
+            kernel: Callable[P, R] = compiler(signature, cache=True, nogil=True)(function)
+        except RuntimeError as error:
+            if "cannot cache" not in str(error):
+                raise
+            # Neither beside the source nor in the home directory can anything be written: compile in every process.
+            kernel = compiler(signature, nogil=True)(function)
+        return kernel
+
     return decorate
 
 
