@@ -5,10 +5,14 @@ from hypothesis import strategies as st
 from braidlog.objects.keys import (
     DataKey,
     InvalidKey,
+    ShuffleKey,
     check_key,
     data_key,
     data_prefixes,
     parse_data_key,
+    parse_shuffle_key,
+    shuffle_heartbeat_key,
+    shuffle_key,
 )
 
 incarnations = st.text("abcXYZ019_-", min_size=1, max_size=64)
@@ -23,7 +27,28 @@ def test_data_keys_can_be_parsed(epoch: int, incarnation: str, number: int) -> N
     assert key.startswith(data_prefixes())
 
 
+@settings(max_examples=100, deadline=None)
+@given(incarnations, incarnations, numbers)
+def test_shuffle_keys_can_be_parsed(job: str, incarnation: str, number: int) -> None:
+    key = shuffle_key(job, incarnation, number)
+    assert parse_shuffle_key(check_key(key)) == ShuffleKey(job, incarnation, number)
+    with pytest.raises(InvalidKey):
+        parse_data_key(key)
+    with pytest.raises(InvalidKey):
+        parse_shuffle_key(shuffle_heartbeat_key(job))
+
+
+@pytest.mark.parametrize("job", ["", "a/b", "a b", "x" * 65])
+def test_jobs_that_cannot_be_part_of_a_key(job: str) -> None:
+    with pytest.raises(InvalidKey):
+        shuffle_key(job, "inc", 0)
+    with pytest.raises(InvalidKey):
+        shuffle_heartbeat_key(job)
+
+
 def test_the_names_stay() -> None:
+    assert shuffle_key("job", "inc", 7) == "shuffle/job/8/inc-0000000007"
+    assert shuffle_heartbeat_key("job") == "shuffle/job/heartbeat"
     assert data_key(3, "inc", 7) == "data/8/0000000003/inc-0000000007"
     assert data_prefixes()[0] == "data/0/"
     assert data_prefixes()[15] == "data/f/"

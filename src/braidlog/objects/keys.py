@@ -4,6 +4,13 @@
     An object of extents. The prefix is one hexadecimal digit, from a hash of incarnation and n, so that a store which
     partitions by key spreads the load. The write epoch comes before the incarnation, in ten digits, so that everything
     below a floor is one range of each prefix.
+
+`shuffle/<job>/<prefix>/<incarnation>-<n>`
+    A batch of a shuffle: an object of extents that only its notifications know of. The job is the application's name
+    for itself, the incarnation that of one attempt at one task.
+
+`shuffle/<job>/heartbeat`
+    Says until when the application was there, and which of its batches it may still read.
 """
 
 import re
@@ -21,6 +28,8 @@ _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
 """Control characters, and the backslash, which some servers take for a slash."""
 _INCARNATION = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DATA = re.compile(r"data/([0-9a-f])/([0-9]{10})/([A-Za-z0-9_-]{1,64})-([0-9]{10})")
+_SHUFFLE = re.compile(r"shuffle/([A-Za-z0-9_-]{1,64})/([0-9a-f])/([A-Za-z0-9_-]{1,64})-([0-9]{10})")
+SHUFFLE_PREFIX = "shuffle/"
 
 
 class InvalidKey(BraidError):
@@ -32,6 +41,13 @@ class InvalidKey(BraidError):
 @dataclass(frozen=True, slots=True)
 class DataKey:
     write_epoch: int
+    incarnation: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffleKey:
+    job: str
     incarnation: str
     number: int
 
@@ -75,6 +91,28 @@ def parse_data_key(key: str) -> DataKey:
     return DataKey(write_epoch=int(epoch), incarnation=incarnation, number=int(number))
 
 
+def shuffle_key(job: str, incarnation: str, number: int) -> str:
+    _check_job(job)
+    _check_incarnation(incarnation)
+    _check_number("number", number)
+    return f"{SHUFFLE_PREFIX}{job}/{_prefix(incarnation, number)}/{incarnation}-{number:010d}"
+
+
+def shuffle_heartbeat_key(job: str) -> str:
+    _check_job(job)
+    return f"{SHUFFLE_PREFIX}{job}/heartbeat"
+
+
+def parse_shuffle_key(key: str) -> ShuffleKey:
+    match = _SHUFFLE.fullmatch(key)
+    if match is None:
+        raise InvalidKey(f"{key!r} is not the key of a batch", help="shuffle/<job>/<prefix>/<incarnation>-<n>")
+    job, prefix, incarnation, number = match.groups()
+    if prefix != _prefix(incarnation, int(number)):
+        raise InvalidKey(f"{key!r} has the wrong prefix", help=f"It should be {_prefix(incarnation, int(number))}.")
+    return ShuffleKey(job, incarnation, int(number))
+
+
 def _prefix(incarnation: str, number: int) -> str:
     return f"{crc32(f'{incarnation}-{number}'.encode()) % PREFIX_COUNT:x}"
 
@@ -82,6 +120,11 @@ def _prefix(incarnation: str, number: int) -> str:
 def _check_incarnation(incarnation: str) -> None:
     if _INCARNATION.fullmatch(incarnation) is None:
         raise InvalidKey(f"incarnation {incarnation!r} cannot be part of a key", help="1 to 64 of A-Z a-z 0-9 _ -")
+
+
+def _check_job(job: str) -> None:
+    if _INCARNATION.fullmatch(job) is None:
+        raise InvalidKey(f"job {job!r} cannot be part of a key", help="1 to 64 of A-Z a-z 0-9 _ -")
 
 
 def _check_number(what: str, number: int) -> None:

@@ -1,0 +1,148 @@
+"""Rows that wait to become a batch: one buffer per destination zone. Pure.
+
+Rows enter in chunks and are sorted by partition at once, because that is when they are in the processor's cache. A
+buffer is cut where it has reached the size of a batch. It waits for half as much again before that, so that the end of
+the input never leaves a small batch over: the last one has between half and one and a half times the size.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
+
+from braidlog.runtime.limits import EXTENTS_PER_OBJECT_MAX, OBJECT_BYTES_MAX
+
+PARTITIONS_MAX = EXTENTS_PER_OBJECT_MAX
+"""An object may have an extent for each of them."""
+BATCH_BYTES_MAX = OBJECT_BYTES_MAX
+_OBJECT_ROOM_BYTES = OBJECT_BYTES_MAX - 8 * 1024 * 1024
+"""What rows may take of an object: the rest is for headers, padding and the footer."""
+_LINGER = 1.5
+_RATIO_MIN = 0.25
+"""Rows are held back for compression up to four times the size of a batch, and no further."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows in the order of their partitions: those of `partitions[i]` are [bounds[i], bounds[i + 1])."""
+
+    rows: pa.RecordBatch
+    partitions: npt.NDArray[np.int64]
+    bounds: npt.NDArray[np.int64]
+    size_bytes: int
+
+    def cut(self, row: int) -> tuple["Chunk", "Chunk"]:
+        """The first `row` rows, and the rest."""
+        split = int(np.searchsorted(self.bounds, row, side="left"))
+        head_bounds = np.append(self.bounds[:split], row)
+        inside = self.bounds[split] > row
+        tail_start = split - 1 if inside else split
+        tail_bounds = self.bounds[tail_start:] - row
+        tail_bounds[0] = 0
+        head_bytes = round(self.size_bytes * row / self.rows.num_rows)
+        return (
+            Chunk(self.rows.slice(0, row), self.partitions[:split], head_bounds, head_bytes),
+            Chunk(self.rows.slice(row), self.partitions[tail_start:], tail_bounds, self.size_bytes - head_bytes),
+        )
+
+
+class ZoneBuffer:
+    def __init__(self, batch_bytes: int) -> None:
+        self._batch_bytes = batch_bytes
+        self._chunks: list[Chunk] = []
+        self.size_bytes = 0
+        """Of rows as they are in memory."""
+        self.ratio = 1.0
+        """Bytes stored for each byte in memory, by the last batch."""
+
+    def __bool__(self) -> bool:
+        return bool(self._chunks)
+
+    def add(self, chunk: Chunk) -> None:
+        self._chunks.append(chunk)
+        self.size_bytes += chunk.size_bytes
+
+    def learn(self, rows_bytes: int, stored_bytes: int) -> None:
+        self.ratio = min(1.0, max(_RATIO_MIN, stored_bytes / rows_bytes)) if rows_bytes else self.ratio
+
+    @property
+    def is_full(self) -> bool:
+        return self.size_bytes * self.ratio >= _LINGER * self._batch_bytes
+
+    def take_full(self) -> list[Chunk]:
+        """A batch of the size wanted."""
+        return self._take(min(self._batch_bytes / self.ratio, _OBJECT_ROOM_BYTES))
+
+    def take_rest(self) -> list[Chunk]:
+        """All that is left, unless an object cannot hold it: then a fair part."""
+        parts = max(1, -(-self.size_bytes // _OBJECT_ROOM_BYTES))
+        return self._take(self.size_bytes / parts)
+
+    def _take(self, wanted_bytes: float) -> list[Chunk]:
+        """At least one row, and about so many bytes."""
+        taken: list[Chunk] = []
+        taken_bytes = 0
+        while self._chunks:
+            chunk = self._chunks[0]
+            missing_bytes = wanted_bytes - taken_bytes
+            if chunk.size_bytes > missing_bytes:
+                row = int(missing_bytes / chunk.size_bytes * chunk.rows.num_rows)
+                if not taken:
+                    row = max(1, row)
+                if 0 < row < chunk.rows.num_rows:
+                    head, self._chunks[0] = chunk.cut(row)
+                    taken.append(head)
+                    taken_bytes += head.size_bytes
+                    break
+                if taken and row == 0:
+                    break
+            taken.append(self._chunks.pop(0))
+            taken_bytes += chunk.size_bytes
+        self.size_bytes -= taken_bytes
+        return taken
+
+
+class Splitter:
+    """Sorts rows by destination zone and partition."""
+
+    def __init__(self, zone_of_partition: Sequence[str]) -> None:
+        if not 1 <= len(zone_of_partition) <= PARTITIONS_MAX:
+            raise ValueError(f"{len(zone_of_partition)} partitions: 1 to {PARTITIONS_MAX} are possible")
+        self.zones = list(dict.fromkeys(sorted(zone_of_partition)))
+        order = sorted(range(len(zone_of_partition)), key=lambda each: (zone_of_partition[each], each))
+        self._partition_of_rank = np.array(order, dtype=np.int64)
+        # 16 bits are sorted by counting, ten times as fast as more of them are.
+        self._rank_of_partition = np.empty(len(order), dtype=np.uint16)
+        self._rank_of_partition[self._partition_of_rank] = np.arange(len(order), dtype=np.uint16)
+        zones_in_order = [zone_of_partition[each] for each in order]
+        starts = [zones_in_order.index(zone) for zone in self.zones]
+        self._rank_bounds = [*starts, len(order)]
+
+    def split(self, rows: pa.RecordBatch, partitions: npt.NDArray[np.int32]) -> Iterator[tuple[str, Chunk]]:
+        """Each zone's rows, if it has any. What they refer to is theirs alone, so that a zone with few rows does not
+        keep those of the others in memory."""
+        ranks = self._rank_of_partition[partitions]
+        order = np.argsort(ranks, kind="stable")
+        counts = np.bincount(ranks, minlength=len(self._partition_of_rank))
+        ends = np.cumsum(counts)
+        for zone, first, end in zip(self.zones, self._rank_bounds, self._rank_bounds[1:], strict=False):
+            start_row = int(ends[first] - counts[first])
+            end_row = int(ends[end - 1])
+            if start_row == end_row:
+                continue
+            taken = rows.take(pa.array(order[start_row:end_row]))
+            present = first + np.flatnonzero(counts[first:end])
+            bounds = np.append(ends[present] - counts[present], end_row) - start_row
+            yield zone, Chunk(taken, self._partition_of_rank[present], bounds, max(1, taken.nbytes))
+
+
+def rows_by_partition(chunks: Sequence[Chunk]) -> list[tuple[int, list[pa.RecordBatch]]]:
+    """Slices of the chunks, by partition, each partition's in the order in which its rows came."""
+    found: dict[int, list[pa.RecordBatch]] = {}
+    for chunk in chunks:
+        bounds = chunk.bounds.tolist()
+        for partition, start, end in zip(chunk.partitions.tolist(), bounds, bounds[1:], strict=False):
+            found.setdefault(partition, []).append(chunk.rows.slice(start, end - start))
+    return sorted(found.items())

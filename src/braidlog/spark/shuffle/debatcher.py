@@ -1,0 +1,173 @@
+"""The reduce side: notifications into rows, with reads under way ahead of whoever takes them."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
+from crc32c import crc32c
+
+from braidlog.objects.store import Bytes, NotFound, Store
+from braidlog.runtime.tasks import TaskGroup
+from braidlog.spark.errors import DataLoss
+from braidlog.spark.shuffle.notifying import Notification
+
+READ_BYTES_MAX = 16 * 1024 * 1024
+"""Ranges are coalesced up to here."""
+READ_GAP_BYTES_MAX = 256 * 1024
+"""Bytes between two ranges that are cheaper to read along than to ask for twice."""
+PASSED_ON_BYTES = 2 * 1024 * 1024
+"""Small extents are passed on together, up to about this size."""
+
+
+class BatchReader(Protocol):
+    """Where batches come from: a store, or a cache in front of one."""
+
+    async def read(self, key: str, object_size: int, start: int, end: int) -> Bytes:
+        """The bytes [start, end) of an object of `object_size` bytes."""
+        ...
+
+
+class StoreReader:
+    """Straight from the store, without a cache."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def read(self, key: str, object_size: int, start: int, end: int) -> Bytes:
+        return await self._store.get_range(key, start, end)
+
+
+@dataclass(frozen=True, slots=True)
+class DebatcherSettings:
+    ahead_bytes_max: int = 64 * 1024 * 1024
+    """What may be under way or waiting to be taken; a single read may be larger."""
+    reads_in_flight_max: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class DebatcherStatistics:
+    reads: int
+    read_bytes: int
+    notifications: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One range of one batch, and the notifications that lie in it."""
+
+    key: str
+    object_bytes: int
+    start: int
+    end: int
+    notifications: tuple[Notification, ...]
+
+
+def plan_reads(notifications: Iterable[Notification]) -> list[Read]:
+    """As few reads as possible. Ranges of a batch that lie close together become one; reads are in the order in which
+    their batches were first named."""
+    by_key: dict[str, list[Notification]] = {}
+    for each in notifications:
+        by_key.setdefault(each.key, []).append(each)
+    reads: list[Read] = []
+    for found in by_key.values():
+        run: list[Notification] = []
+        for each in sorted(found, key=lambda one: one.position):
+            if run and (
+                each.position - run[-1].end > READ_GAP_BYTES_MAX or each.end - run[0].position > READ_BYTES_MAX
+            ):
+                reads.append(_read(run))
+                run = []
+            run.append(each)
+        reads.append(_read(run))
+    return reads
+
+
+def _read(run: Sequence[Notification]) -> Read:
+    return Read(run[0].key, run[0].object_bytes, run[0].position, max(each.end for each in run), tuple(run))
+
+
+class Debatcher:
+    """Use from one event loop."""
+
+    def __init__(self, reader: BatchReader, settings: DebatcherSettings) -> None:
+        self._reader = reader
+        self._settings = settings
+        self._reads = self._read_bytes = self._notifications = self._rows = 0
+
+    async def rows(self, notifications: Iterable[Notification]) -> AsyncIterator[pa.RecordBatch]:
+        """All rows of these notifications. It ends only when every one of them has been read."""
+        small: list[pa.RecordBatch] = []
+        small_bytes = 0
+        async for batch in self._extents(plan_reads(notifications)):
+            if batch.nbytes >= PASSED_ON_BYTES // 4:
+                yield batch
+                continue
+            small.append(batch)
+            small_bytes += batch.nbytes
+            if small_bytes >= PASSED_ON_BYTES:
+                yield pa.concat_batches(small)
+                small, small_bytes = [], 0
+        if small:
+            yield small[0] if len(small) == 1 else pa.concat_batches(small)
+
+    async def _extents(self, reads: Sequence[Read]) -> AsyncIterator[pa.RecordBatch]:
+        settings = self._settings
+        ahead: deque[tuple[Read, asyncio.Task[Bytes]]] = deque()
+        ahead_bytes = 0
+        tasks = TaskGroup("shuffle reads", errors_are_awaited=True)
+        waiting = deque(reads)
+        try:
+            while ahead or waiting:
+                while (
+                    waiting
+                    and len(ahead) < settings.reads_in_flight_max
+                    and (not ahead or ahead_bytes + waiting[0].end - waiting[0].start <= settings.ahead_bytes_max)
+                ):
+                    read = waiting.popleft()
+                    ahead_bytes += read.end - read.start
+                    ahead.append(
+                        (read, tasks.spawn(self._reader.read(read.key, read.object_bytes, read.start, read.end)))
+                    )
+                read, coming = ahead.popleft()
+                try:
+                    data = await coming
+                except NotFound as error:
+                    raise DataLoss(
+                        f"batch {read.key} is not in the store any more",
+                        help="Keep batches for longer: retention must outlast the slowest retry of a task.",
+                    ) from error
+                self._reads += 1
+                self._read_bytes += read.end - read.start
+                for each in read.notifications:
+                    for batch in self._decoded(
+                        each, memoryview(data)[each.position - read.start : each.end - read.start]
+                    ):
+                        yield batch
+                ahead_bytes -= read.end - read.start
+        finally:
+            await tasks.cancel_all()
+
+    def _decoded(self, notification: Notification, extent: memoryview) -> list[pa.RecordBatch]:
+        if len(extent) != notification.length or crc32c(extent) != notification.checksum:
+            raise DataLoss(
+                f"partition {notification.partition} of batch {notification.key} is damaged",
+                help="The store returned other bytes than were written. braid doctor checks the store.",
+            )
+        with pa.ipc.open_stream(pa.py_buffer(extent)) as stream:
+            batches = list(stream)
+        row_count = sum(batch.num_rows for batch in batches)
+        if row_count != notification.row_count:
+            raise DataLoss(
+                f"partition {notification.partition} of batch {notification.key} has {row_count} rows,"
+                f" and should have {notification.row_count}"
+            )
+        self._notifications += 1
+        self._rows += row_count
+        return batches
+
+    def statistics(self) -> DebatcherStatistics:
+        return DebatcherStatistics(self._reads, self._read_bytes, self._notifications, self._rows)

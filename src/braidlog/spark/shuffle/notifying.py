@@ -1,0 +1,52 @@
+"""What a reader must know of a batch to read its part of it: the only thing that travels between tasks. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
+
+import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
+
+NOTIFICATION_SCHEMA = pa.schema(
+    [
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("position", pa.int64(), nullable=False),
+        pa.field("length", pa.int64(), nullable=False),
+        pa.field("row_count", pa.int64(), nullable=False),
+        pa.field("checksum", pa.int64(), nullable=False),
+        pa.field("object_bytes", pa.int64(), nullable=False),
+        pa.field("zone", pa.string(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Notification:
+    """One partition's rows in one batch: bytes [position, position + length) of the object `key`."""
+
+    partition: int
+    key: str
+    position: int
+    length: int
+    row_count: int
+    checksum: int
+    """CRC32C of those bytes."""
+    object_bytes: int
+    zone: str
+    """Where the batch was written."""
+
+    @property
+    def end(self) -> int:
+        return self.position + self.length
+
+
+def to_arrow(notifications: Sequence[Notification]) -> pa.RecordBatch:
+    columns = list(zip(*map(astuple, notifications), strict=True)) or [()] * len(NOTIFICATION_SCHEMA)
+    return pa.record_batch(
+        [pa.array(column, type=field.type) for column, field in zip(columns, NOTIFICATION_SCHEMA, strict=True)],
+        schema=NOTIFICATION_SCHEMA,
+    )
+
+
+def from_arrow(rows: pa.RecordBatch) -> Iterable[Notification]:
+    columns = [rows.column(name).to_pylist() for name in NOTIFICATION_SCHEMA.names]
+    return (Notification(*values) for values in zip(*columns, strict=True))
