@@ -356,7 +356,6 @@ GROUPS = [
 CONSUMER_GROUPS = [
     Situation("a member joins", CONSUMER_HEARTBEAT, consumer(NAME), {
         "error_code": E.none, "member_id": "member-1", "member_epoch": 1,
-        "assignment.topic_partitions.0.partitions": (0, 1),
     }),
     Situation("a member without an id", CONSUMER_HEARTBEAT, consumer(NAME, member_id=""), {
         "error_code": E.invalid_request,
