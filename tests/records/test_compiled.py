@@ -88,13 +88,19 @@ def test_an_extent_without_bytes_has_no_batches() -> None:
 
 def test_the_records_room_is_importable_without_compilers() -> None:
     """What an agent needs of it must not ask for numpy, numba or pyarrow."""
-    code = (
-        "import sys\n"
-        "for name in ('numpy', 'numba', 'pyarrow', 'llvmlite'): sys.modules[name] = None\n"
-        "import braidlog.records.record, braidlog.records.marker, braidlog.records.placing\n"
-        "import braidlog.records.summary, braidlog.records.aborted\n"
-        "import braidlog.compaction.rules, braidlog.compaction.due\n"
-    )
+    code = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"numpy", "numba", "pyarrow", "llvmlite"}:
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Absent())
+import braidlog.records.record, braidlog.records.marker, braidlog.records.placing
+import braidlog.records.summary, braidlog.records.aborted
+import braidlog.compaction.rules, braidlog.compaction.due
+"""
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
@@ -103,5 +109,6 @@ def test_no_compiled_loop_leaves_its_arrays(tmp_path: Path) -> None:
     """The tests of damage again, with loops that are compiled to check every index."""
     environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
     tests = ["tests/records/test_arrow.py", "tests/compaction/test_cleaning.py", "tests/compaction/test_keymap.py"]
-    command = [sys.executable, "-m", "pytest", "-q", "-x", *tests]
+    chosen = "damaged or plain_python or dictionary or latest_offset or make_no_sense"
+    command = [sys.executable, "-m", "pytest", "-q", "-x", *tests, "-k", chosen]
     subprocess.run(command, check=True, env=environment, cwd=ROOT, timeout=280)
