@@ -180,7 +180,12 @@ class ShardSupervisor:
                     shard.process.kill()
 
     async def _bury(self, number: int) -> None:
-        while not self._machine.try_lock(group := self._board.group_of(number)):
+        while True:
+            group = self._board.group_of(number)
+            if self._machine.try_lock(group):
+                if self._board.group_of(number) == group:
+                    break
+                self._machine.unlock(group)
             await self._clock.sleep(LOCK_RETRY_S)
         try:
             self._board.bury(number)

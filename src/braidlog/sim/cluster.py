@@ -86,7 +86,7 @@ class SimCluster:
         self._seats: dict[str, tuple[SimTable, int]] = {}
         if plan.shard_count > 1:
             for agent in range(plan.agent_count):
-                shape = BoardShape(plan.shard_count, slot_count=64, arena_bytes=64 * 1024)
+                shape = BoardShape(plan.shard_count, slot_count=64, arena_bytes=4 * 1024)
                 table = SimTable(loop, self._entropy.fork(f"table {agent}"), shape)
                 for shard in range(plan.shard_count):
                     self._seats[f"agent-{agent}.{shard}"] = (table, shard)

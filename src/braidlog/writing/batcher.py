@@ -112,12 +112,6 @@ class Batcher:
         self._unanswered += 1
         self._next.submit(Draft(groups, size_bytes, on_settled=self._answered))
 
-    def submit_alone(self, request: WriteRequest) -> None:
-        """Upload a request that fills an object by itself, at once."""
-        self._idle.clear()
-        self._in_flight += 1
-        self._next.submit(Draft({(request.topic_id, request.partition): [request]}, request.entry.length))
-
     def take_backlog(self) -> list[tuple[float, WriteRequest]]:
         """What waits, with the time of its arrival, for somebody else to upload."""
         backlog = list(self._backlog)

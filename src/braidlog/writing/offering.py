@@ -16,7 +16,7 @@ from braidlog.runtime.tasks import TaskGroup
 from braidlog.writing.board import Board, Outcome, Puller
 from braidlog.writing.order import Order
 from braidlog.writing.place import Place
-from braidlog.writing.request import WriteRequest
+from braidlog.writing.request import Draft, WriteRequest
 
 log = structlog.get_logger(__name__)
 
@@ -35,9 +35,15 @@ decode_description = msgspec.msgpack.Decoder(Description).decode
 
 
 @dataclass(eq=False, slots=True)
+class LoneDraft(Draft):
+    """One large request that its own shard uploads, in the middle of others that are offered."""
+
+
+@dataclass(eq=False, slots=True)
 class _Offer:
     request: WriteRequest
     place: Place
+    """A `LoneDraft` where the request is an object by itself."""
     arrival_s: float
 
 
@@ -52,6 +58,7 @@ class Offering:
         clock: Clock,
         *,
         ring: Callable[[int], None],
+        upload_alone: Callable[[LoneDraft], None],
         fence: Callable[[str], Awaitable[None]],
         give_up_s: float,
         tasks: TaskGroup,
@@ -63,6 +70,7 @@ class Offering:
         self._order = order
         self._clock = clock
         self._wake = ring
+        self._upload_alone = upload_alone
         self._fence = fence
         self._give_up_s = give_up_s
         self._tasks = tasks
@@ -97,19 +105,28 @@ class Offering:
     def open_count(self) -> int:
         return len(self._offered) + len(self._waiting)
 
-    def add(self, request: WriteRequest, arrival_s: float) -> None:
-        """Take the request's place in the order, and offer it as soon as there is room."""
-        place = Place()
-        self._order.enter((request.topic_id, request.partition), place)
+    def add(self, request: WriteRequest, arrival_s: float, *, alone: bool) -> None:
+        """Take the request's place in the order, and offer it, or upload it alone, as soon as that is possible."""
+        key = (request.topic_id, request.partition)
+        place = LoneDraft({key: [request]}, request.entry.length) if alone else Place()
+        self._order.enter(key, place)
         self._board.add_arrived_bytes(self._shard, request.entry.length)
         self._waiting.append(_Offer(request, place, arrival_s))
 
-    def publish(self) -> bool:
-        """Move what waits into the ring, as far as there is room. Returns whether anything was moved."""
-        moved = False
+    def publish(self) -> None:
+        """Move what waits into the ring, as far as there is room."""
         while self._waiting:
             offer = self._waiting[0]
             ring = self._ring
+            if isinstance(offer.place, LoneDraft):
+                # What is pulled in one go is sequenced in one go. So nothing that comes before this one may still wait
+                # to be pulled together with what comes after it.
+                if ring.head < ring.tail:
+                    break
+                self._waiting.popleft()
+                self._board.add_arrived_bytes(self._shard, -offer.request.entry.length)
+                self._upload_alone(offer.place)
+                continue
             if ring.tail - next(iter(self._offered), ring.tail) >= self._board.shape.slot_count:
                 break
             request = offer.request
@@ -122,11 +139,9 @@ class Offering:
                 break
             self._waiting.popleft()
             self._offered[ticket] = offer
-            moved = True
             if not is_clear:
                 offer.place.when_clear(lambda ticket=ticket: self._clear(ticket))  # type: ignore[misc]
         self._board.set_wants_room(self._shard, bool(self._waiting))
-        return moved
 
     def _clear(self, ticket: int) -> None:
         if ticket not in self._offered:

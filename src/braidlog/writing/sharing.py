@@ -25,7 +25,7 @@ from braidlog.scheduling.policy import Policy
 from braidlog.scheduling.regrouping import RegroupThresholds
 from braidlog.scheduling.turns import may_take_turn, takeover_s
 from braidlog.writing.batcher import Batcher, BatcherStatistics
-from braidlog.writing.offering import Offering
+from braidlog.writing.offering import LoneDraft, Offering
 from braidlog.writing.order import Order
 from braidlog.writing.pulling import PulledDraft, Pulling
 from braidlog.writing.regrouping import BoardLoads, GroupBudgets, GroupLocks, Regrouping
@@ -74,7 +74,7 @@ class Sharing:
         wait_s_max: float,
         tasks: TaskGroup,
     ) -> None:
-        """`budget` is the whole agent's, of which the shard's own batcher uses `own_budget`."""
+        """`budget` is the whole agent's; `batcher` has one shard's share of it."""
         self._seat = seat
         self._shard = seat.shard
         self._board = board = seat.board
@@ -99,7 +99,7 @@ class Sharing:
         self._said_bytes_max = thresholds.size_bytes // board.shard_count
         self._unsaid_bytes = 0
         self._is_sharing = False
-        self._pulled_in_flight = 0
+        self._shared_in_flight = 0
         self._news = False
         """Whether the shard that has the turn should hear of something."""
         self._pump_handle: asyncio.Handle | None = None
@@ -116,6 +116,7 @@ class Sharing:
             order,
             clock,
             ring=self._ring_later,
+            upload_alone=self._upload_alone,
             fence=fence,
             give_up_s=2 * wait_s_max,
             tasks=tasks,
@@ -165,14 +166,25 @@ class Sharing:
 
     def _refuse_overdue(self) -> None:
         limit_s = self._clock.monotonic_s() - self._wait_s_max
+        group = self._take_own_lock()
+        if group is None:
+            return
+        try:
+            refused = self._offering.withdraw(limit_s)
+        finally:
+            self._locks.give(group)
+        for request in refused:
+            request.fail(ErrorCode.not_enough_replicas, "the object store is too slow: all uploads are taken")
+
+    def _take_own_lock(self) -> int | None:
+        """The lock of the group that this shard is in, and stays in as long as it holds it."""
         group = self._board.group_of(self._shard)
-        if self._locks.take(group):
-            try:
-                refused = self._offering.withdraw(limit_s)
-            finally:
-                self._locks.give(group)
-            for request in refused:
-                request.fail(ErrorCode.not_enough_replicas, "the object store is too slow: all uploads are taken")
+        if not self._locks.take(group):
+            return None
+        if self._board.group_of(self._shard) != group:
+            self._locks.give(group)
+            return None
+        return group
 
     def _look_drained(self) -> None:
         if self._offering.is_empty:
@@ -190,17 +202,18 @@ class Sharing:
         self._schedule(0.0)
 
     def _offer(self, request: WriteRequest, arrival_s: float) -> None:
-        if request.entry.length > self._offer_bytes_max:
-            # It fills an object by itself, and need not travel.
-            self._batcher.submit_alone(request)
-            self._note_in_flight()
-        else:
-            # The one that has the turn hears of the first request, and again when there may be enough for an object.
-            self._unsaid_bytes += request.entry.length
-            if not self._offering.has_unpulled or self._unsaid_bytes >= self._said_bytes_max:
-                self._news = True
-                self._unsaid_bytes = 0
-            self._offering.add(request, arrival_s)
+        # The one that has the turn hears of the first request, and again when there may be enough for an object.
+        self._unsaid_bytes += request.entry.length
+        if not self._offering.has_unpulled or self._unsaid_bytes >= self._said_bytes_max:
+            self._news = True
+            self._unsaid_bytes = 0
+        # What fills an object by itself need not travel.
+        self._offering.add(request, arrival_s, alone=request.entry.length > self._offer_bytes_max)
+
+    def _upload_alone(self, draft: Draft) -> None:
+        self._shared_in_flight += 1
+        self._note_in_flight()
+        self._next.submit(draft)
 
     def _start_sharing(self) -> None:
         self._is_sharing = True
@@ -210,8 +223,8 @@ class Sharing:
 
     def _stop_sharing(self) -> bool:
         """Take back what nobody has pulled: it is this shard's alone now. False where the lock is taken."""
-        group = self._board.group_of(self._shard)
-        if not self._locks.take(group):
+        group = self._take_own_lock()
+        if group is None:
             return False
         try:
             requests = self._offering.withdraw()
@@ -226,8 +239,8 @@ class Sharing:
 
     def uploaded(self, draft: Draft) -> None:
         """An upload of this shard has ended, well or badly."""
-        if isinstance(draft, PulledDraft):
-            self._pulled_in_flight -= 1
+        if isinstance(draft, PulledDraft | LoneDraft):
+            self._shared_in_flight -= 1
         else:
             self._batcher.uploaded(draft)
         self._note_in_flight()
@@ -237,7 +250,7 @@ class Sharing:
 
     @property
     def _in_flight(self) -> int:
-        return self._pulled_in_flight + self._batcher.drafts_in_flight
+        return self._shared_in_flight + self._batcher.drafts_in_flight
 
     # ── bells ──
 
@@ -327,7 +340,7 @@ class Sharing:
             self._locks.give(group)
         if draft is None:  # all of it waits for room in some ring, or in a shard that does not share yet
             return TICK_S
-        self._pulled_in_flight += 1
+        self._shared_in_flight += 1
         self._note_in_flight()
         self._next.submit(draft)
         self._news = True  # whoever is next should look whether there is more

@@ -46,7 +46,7 @@ def _lock_held_in_the_upload() -> AbstractContextManager[None]:
 
     def take_turn(self: Sharing) -> float | None:
         kept: list[int] = []
-        uploads = self._pulled_in_flight
+        uploads = self._shared_in_flight
         give = self._locks.give
         setattr(self._locks, "give", kept.append)  # noqa: B010 - one instance is to behave wrongly
         try:
@@ -54,7 +54,7 @@ def _lock_held_in_the_upload() -> AbstractContextManager[None]:
         finally:
             setattr(self._locks, "give", give)  # noqa: B010
             for group in kept:
-                if self._pulled_in_flight > uploads:
+                if self._shared_in_flight > uploads:
                     self.__dict__.setdefault("_kept", []).append(group)
                 else:
                     give(group)
