@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from braidlog.control.group_settings import GroupSettings, MigrationPolicy
 from braidlog.control.interface import AlterConfigs, ConfigChange, ControlPlane
+from braidlog.control.job_settings import JobSettings
 from braidlog.control.metadata import open_metadata
 from braidlog.control.server import serve_control
 from braidlog.control.service import ControlService
@@ -109,13 +110,30 @@ async def run_embedded(settings: Settings, surroundings: Surroundings | None = N
             control = await _serve_embedded(stack, settings, service)
             agent_settings = settings.agent.model_copy(update={"control": control})
             supervisor, metrics = await _start_shards(stack, agent_settings, count, around, _fenced(service))
+            _embed_pipeline(stack, settings, service, control, store, around)
             yield Endpoints(control_service=service, control=control, metrics=metrics, shards=supervisor.addresses)
             return
         agent = await _start_agent(stack, settings.agent, service, store, around)
         control = await _serve_embedded(stack, settings, service)
         ready = _all_well(_fenced(service), _serving(agent))
         metrics = await _start_http(stack, settings.agent.metrics_listen, around, _fenced(service), ready)
+        _embed_pipeline(stack, settings, service, control, store, around)
         yield Endpoints(agent=agent, control_service=service, control=control, metrics=metrics)
+
+
+def _embed_pipeline(
+    stack: AsyncExitStack,
+    settings: Settings,
+    service: ControlService,
+    control: Address,
+    store: Store,
+    around: Surroundings,
+) -> None:
+    if settings.control.pipeline == "off":
+        return
+    from braidlog.cli.pipeline import EmbeddedPipeline
+
+    stack.push_async_callback(EmbeddedPipeline(service, control, settings.agent, store, around).close)
 
 
 @asynccontextmanager
@@ -276,6 +294,14 @@ def control_settings(settings: ControlPlaneSettings) -> ControlSettings:
         unreferenced_grace_s=min(UNREFERENCED_GRACE_S, settings.sweep_grace_s),
         sweep_interval_s=min(settings.sweep_interval_s, settings.write_epoch_interval_s),
         retention_interval_s=settings.retention_check_interval_s,
+        jobs=JobSettings(
+            plan_interval_s=settings.job_check_interval_s,
+            lease_s=settings.job_lease_s,
+            merge_target_bytes=settings.merge_size_bytes,
+            merge_age_s=settings.merge_age_s,
+            compaction_bytes_min=settings.compaction_size_bytes,
+            compaction_interval_s=settings.compaction_interval_s,
+        ),
         groups=GroupSettings(
             session_timeout_ms_min=settings.group_min_session_timeout_ms,
             session_timeout_ms_max=settings.group_max_session_timeout_ms,

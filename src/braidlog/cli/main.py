@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from braidlog.cli import costs, groups, inspecting, processes, records, simulating, topics
+from braidlog.cli import costs, groups, inspecting, jobs, processes, records, simulating, topics
 from braidlog.cli.errors import report
 from braidlog.cli.options import Config, Format, Set
 from braidlog.cli.output import OutputFormat, emit, emit_fields, emit_rows
@@ -28,6 +28,9 @@ app.command("up")(processes.up)
 app.command("agent")(processes.agent)
 app.command("control")(processes.control)
 app.command("shard", hidden=True)(processes.shard)
+app.command("pipeline")(jobs.pipeline)
+app.command("jobs")(jobs.jobs)
+app.command("compact")(jobs.compact)
 app.command("produce")(records.produce)
 app.command("consume")(records.consume)
 app.command("inspect")(inspecting.inspect)

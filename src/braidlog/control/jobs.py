@@ -140,6 +140,10 @@ class JobBoard:
         """Partitions that an open job is about, and which: each is in one job at the most."""
         return self._partitions
 
+    @property
+    def has_open(self) -> bool:
+        return bool(self._open)
+
     def of_kind(self, kind: str, job_ids: Iterable[int]) -> list[int]:
         return [job_id for job_id in job_ids if self._open[job_id].task.kind == kind]
 

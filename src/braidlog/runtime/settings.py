@@ -190,6 +190,21 @@ class ControlPlaneSettings(CommonSettings):
     retention_check_interval_s: Seconds = Field(300.0, ge=1, le=86_400, examples=["5m"])
     """How often retention is applied."""
 
+    job_check_interval_s: Seconds = Field(15.0, ge=0.1, le=86_400, examples=["15s"])
+    """How often it is looked for what should be merged or compacted."""
+    job_lease_s: Seconds = Field(30.0, ge=0.5, le=3_600, examples=["30s"])
+    """A worker that was not heard of for so long has lost its job to the next one."""
+    merge_size_bytes: Size = Field(64 * MIB, ge=4 * KIB, le=OBJECT_BYTES_MAX // 2, examples=["64MiB"])
+    """How large objects become by merging and compaction."""
+    merge_age_s: Seconds = Field(60.0, ge=0, le=86_400, examples=["60s"])
+    """What is younger is not merged: its readers have it in caches."""
+    compaction_size_bytes: Size = Field(1 * MIB, ge=0, examples=["1MiB"])
+    """A partition with less to compact waits for compaction_interval_s, however dirty it is."""
+    compaction_interval_s: Seconds = Field(600.0, ge=0, examples=["10m"])
+    """How long a partition with little to compact waits."""
+    pipeline: Literal["auto", "off"] = Field("auto", examples=["off"])
+    """auto: `braid up` starts a worker for merging and compaction when the first job is due. off: run braid pipeline."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:

@@ -1,0 +1,195 @@
+"""`braid pipeline`, `braid jobs` and `braid compact`: merging and compaction, and what becomes of them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from braidlog.cli.errors import CommandError
+from braidlog.cli.options import Config, Format, ReadyFile, Set, StoreUrl, Topic
+from braidlog.cli.output import OutputFormat, counted, emit_json, emit_rows, say
+
+if TYPE_CHECKING:
+    from braidlog.cli.assembly import Endpoints
+    from braidlog.control.interface import CompactionRequested, ControlPlane, JobListing
+
+T = TypeVar("T")
+
+DEFAULT_CONTROL = "127.0.0.1:9190"
+CALL_TIMEOUT_S = 15.0
+LOOK_INTERVAL_S = 0.25
+
+Control = Annotated[
+    str,
+    typer.Option("--control", envvar="BRAIDLOG_CONTROL", metavar="HOST:PORT", help="The control plane of the cluster."),
+]
+
+
+def pipeline(
+    control: Annotated[str | None, typer.Option("--control", metavar="HOST:PORT", help="The control plane.")] = None,
+    store: StoreUrl = None,
+    master: Annotated[
+        str, typer.Option("--master", help="Spark's: local[*], spark://…, k8s://…, sc://….")
+    ] = "local[*]",
+    spark: Annotated[
+        bool, typer.Option("--spark/--no-spark", help="Large jobs on Spark, or all in this process.")
+    ] = True,
+    spark_from: Annotated[
+        str, typer.Option("--spark-from", metavar="SIZE", help="Smaller jobs run in this process; 0 for none.")
+    ] = "256MiB",
+    jobs_at_once: Annotated[
+        int, typer.Option("--jobs-at-once", min=1, max=256, help="Each has a lease of its own.")
+    ] = 4,
+    until_stdin_ends: Annotated[bool, typer.Option("--until-stdin-ends", hidden=True)] = False,
+    config: Config = None,
+    set: Set = None,
+    ready_file: ReadyFile = None,
+    format: Format = OutputFormat.TEXT,
+) -> None:
+    """Run a worker: it takes jobs from the control plane, merges and compacts, and reads and writes the store itself.
+
+    Example: braid pipeline --control 10.0.0.5:9190 --store s3://bucket/prefix --master spark://10.0.0.9:7077
+    """
+    from braidlog.cli.processes import gather, serve
+    from braidlog.runtime.quantities import parse_bytes
+
+    settings = gather(config, set, {"control": control, "store_url": store})
+
+    def start() -> "AbstractAsyncContextManager[Endpoints]":
+        from braidlog.cli.pipeline import PipelinePlan, run_pipeline
+
+        plan = PipelinePlan(master, spark, parse_bytes(spark_from), jobs_at_once, until_stdin_ends)
+        return run_pipeline(settings.agent, plan)
+
+    serve("braid pipeline", settings.agent, start, ready_file, format)
+
+
+def jobs(
+    kind: Annotated[list[str] | None, typer.Option("--kind", help="merge, compact or expire; repeat for more.")] = None,
+    state: Annotated[
+        list[str] | None, typer.Option("--state", help="waiting, running, done or failed; repeat for more.")
+    ] = None,
+    control: Control = DEFAULT_CONTROL,
+    format: Format = OutputFormat.TEXT,
+) -> None:
+    """List jobs: those that are open, then those that are over, the newest first.
+
+    Example: braid jobs --state running --format json
+    """
+    from braidlog.control.interface import ListJobs
+
+    async def ask(plane: "ControlPlane") -> "list[JobListing]":
+        answer = await plane.list_jobs(ListJobs(kind or [], state or []), timeout_s=CALL_TIMEOUT_S)
+        return answer.jobs
+
+    columns = ["job", "kind", "state", "subject", "bytes_in", "bytes_out", "extents_in", "extents_out", "attempts"]
+    columns += ["worker", "started", "seconds", "detail"]
+    emit_rows(format, columns, [_row(each) for each in _with_control(control, ask)])
+
+
+def compact(
+    topic: Topic,
+    now: Annotated[bool, typer.Option("--now", help="However little of it is dirty.")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until it is done.")] = True,
+    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait.")] = 600.0,
+    control: Control = DEFAULT_CONTROL,
+    format: Format = OutputFormat.TEXT,
+) -> None:
+    """Compact a topic whose cleanup.policy says so: of each key the newest record stays.
+
+    Example: braid compact settings --now
+    """
+    if not now:
+        raise CommandError("compaction runs by itself when it is due", help="braid compact TOPIC --now does not wait.")
+
+    async def ask(plane: "ControlPlane") -> "list[JobListing]":
+        return await _compact(plane, topic, timeout_s if wait else 0.0)
+
+    listings = _with_control(control, ask)
+    if format is OutputFormat.JSON:
+        emit_json([_row(each) for each in listings])
+    for each in listings:
+        if format is OutputFormat.TEXT:
+            say(f"{each.subject}: {each.state}, {each.bytes_in} bytes{f' to {each.bytes_out}' if wait else ''}")
+    if not listings:
+        say(f"{topic}: nothing to compact")
+    failed = [each for each in listings if each.state == "failed"]
+    if failed:
+        raise CommandError(f"{counted(len(failed), 'job')} failed: {failed[0].detail}", help="braid jobs tells more.")
+
+
+async def _compact(plane: "ControlPlane", topic: str, timeout_s: float) -> "list[JobListing]":
+    """Ask, and wait for the jobs; ask again as long as other jobs about the partitions come first."""
+    from braidlog.control.interface import ListJobs
+    from braidlog.runtime.clock import SystemClock
+
+    clock = SystemClock()
+    deadline_s = clock.monotonic_s() + timeout_s
+    wanted: dict[int, None] = {}
+    while True:
+        asked = await _request(plane, topic)
+        wanted.update(dict.fromkeys(asked.job_ids))
+        listings = {each.job_id: each for each in (await plane.list_jobs(ListJobs(), timeout_s=CALL_TIMEOUT_S)).jobs}
+        found = [listings[job_id] for job_id in wanted if job_id in listings]
+        is_over = all(each.state in ("done", "failed") for each in found) and not asked.busy_partitions
+        if is_over or timeout_s <= 0:
+            return found
+        if clock.monotonic_s() > deadline_s:
+            raise CommandError(
+                f"{topic} is not compacted after {timeout_s:.0f} s", help="Does a worker run? braid jobs tells more."
+            )
+        await clock.sleep(LOOK_INTERVAL_S)
+
+
+async def _request(plane: "ControlPlane", topic: str) -> "CompactionRequested":
+    from braidlog.control.interface import RequestCompaction
+
+    asked = await plane.request_compaction(RequestCompaction(topic), timeout_s=CALL_TIMEOUT_S)
+    if asked.error_code:
+        raise CommandError(
+            asked.error_message, help=f"braid topic alter {topic} --config cleanup.policy=compact, if it should be."
+        )
+    return asked
+
+
+def _with_control(address: str, ask: "Callable[[ControlPlane], Awaitable[T]]") -> T:
+    from braidlog.control.remote import connect_control
+    from braidlog.runtime.clock import SystemClock
+    from braidlog.runtime.entropy import SystemEntropy
+
+    async def run() -> T:
+        plane = connect_control(address, clock=SystemClock(), entropy=SystemEntropy())
+        try:
+            return await ask(plane)
+        finally:
+            await plane.close()
+
+    return asyncio.run(run())
+
+
+def _row(listing: "JobListing") -> dict[str, Any]:
+    ended = listing.finished_ms >= 0 and listing.started_ms >= 0
+    return {
+        "job": listing.job_id,
+        "kind": listing.kind,
+        "state": listing.state,
+        "subject": listing.subject,
+        "bytes_in": listing.bytes_in,
+        "bytes_out": listing.bytes_out,
+        "extents_in": listing.extents_in,
+        "extents_out": listing.extents_out,
+        "attempts": listing.attempts,
+        "worker": listing.worker or None,
+        "created": _time(listing.created_ms),
+        "started": _time(listing.started_ms),
+        "finished": _time(listing.finished_ms),
+        "seconds": round((listing.finished_ms - listing.started_ms) / 1000, 1) if ended else None,
+        "detail": listing.detail or None,
+    }
+
+
+def _time(at_ms: int) -> str | None:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds") if at_ms >= 0 else None
