@@ -43,7 +43,9 @@ def pipeline(
     jobs_at_once: Annotated[
         int, typer.Option("--jobs-at-once", min=1, max=256, help="Each has a lease of its own.")
     ] = 4,
-    until_stdin_ends: Annotated[bool, typer.Option("--until-stdin-ends", hidden=True)] = False,
+    until_stdin_ends: Annotated[
+        bool, typer.Option("--until-stdin-ends", hidden=True, help="Stop when standard input ends.")
+    ] = False,
     config: Config = None,
     set: Set = None,
     ready_file: ReadyFile = None,
