@@ -33,6 +33,7 @@ BATCH_BYTES = 1_000_000
 TARGETS: dict[str, float] = {
     "decode_records_per_s_core": 10e6,
     "encode_mb_per_s_core": 1000,
+    "source_vs_arrow_scan": 0.6,
     "compaction_mb_per_s_core": 400,
     "compaction_growth_10x": 1.2,
 }
@@ -50,6 +51,7 @@ class Scale:
         self.aiokafka_records = 50_000 if quick else 200_000
         self.compaction_records = 200_000 if quick else 1_000_000
         """Growth is measured up to ten times as many."""
+        self.source_mb = 256 if quick else 1024
 
 
 def cpu_s(work: Callable[[], object]) -> float:
@@ -192,7 +194,19 @@ def compaction(scale: Scale) -> Figures:
     }
 
 
-SCENARIOS: dict[str, Callable[[Scale], Figures]] = {"decode": decode, "encode": encode, "compaction": compaction}
+def source(scale: Scale) -> Figures:
+    """A topic of 1 KiB records through Spark, beside the same columns in Arrow files: wall time, on all cores."""
+    from _source import measure
+
+    return dict(measure(scale.source_mb, scale.runs))
+
+
+SCENARIOS: dict[str, Callable[[Scale], Figures]] = {
+    "decode": decode,
+    "encode": encode,
+    "compaction": compaction,
+    "source": source,
+}
 
 
 # ── report ──

@@ -13,7 +13,7 @@ from braidlog.spark.errors import JobError
 from braidlog.spark.index import select_topics, state_of
 from braidlog.spark.offsets import LogOffsets, TopicPartition, count_offsets, limit_offsets
 from braidlog.spark.options import AtTime, End, Selection, includes_headers, read_options, write_options
-from braidlog.spark.planning import COMBINED_BYTES_MAX, LogSlice, Piece, plan_tasks
+from braidlog.spark.planning import COMBINED_BYTES_MAX, LogSlice, Piece, join_pieces, plan_tasks
 
 SUBSCRIBED = {"subscribe": "a, b"}
 
@@ -199,3 +199,24 @@ def test_committed_data_ends_before_the_first_open_transaction() -> None:
         ("b", 0): (7, 7),
     }
     assert state_of(snapshot(), everything, read_committed=True)[("a", 1)].end_offset == 12
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.integers(0, 1000), st.integers(1, 100)),
+        max_size=12,
+        unique_by=lambda x: x[:2],
+    ),
+    st.integers(0, 50),
+)
+def test_neighbours_are_fetched_together(places: list[tuple[str, int, int]], gap: int) -> None:
+    pieces = [Piece(0, 1, key, position, length) for key, position, length in places]
+    joined = join_pieces(pieces, gap_bytes_max=gap)
+    assert joined.keys() == set(pieces)
+    for piece, wide in joined.items():
+        assert piece.key == wide.key
+        assert wide.start <= piece.position
+        assert piece.position + piece.length <= wide.end
+    ranges = sorted(set(joined.values()))
+    assert all(before.key != after.key or before.end + gap < after.start for before, after in pairwise(ranges))

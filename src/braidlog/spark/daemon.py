@@ -12,22 +12,26 @@ import threading
 from importlib import import_module
 from importlib.machinery import PathFinder
 
-WORKER_OF_TASKS = "pyspark.worker"
-FOR_ALL = ("pyarrow", "braidlog.spark.datasource", "braidlog.spark.source", "braidlog.spark.sink")
-FOR_TASKS = (
+from braidlog.runtime.allocator import keep_freed_memory
+
+PRELOADED = (
     "pandas",  # Spark's workers import it, used or not
     "pyarrow.compute",
+    "pyspark.worker",
+    "braidlog.spark.datasource",
+    "braidlog.spark.source",
     "braidlog.spark.reading",
+    "braidlog.spark.sink",
     "braidlog.spark.uploading",
 )
 
 
-def preload(worker: str) -> None:
+def preload() -> None:
     """Import what the workers need, and tell the garbage collector that it will stay."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
-    # Spark starts one daemon for each kind of worker. Those that plan for the driver need little, and need it soon.
-    for name in (worker, *FOR_ALL, *(FOR_TASKS if worker == WORKER_OF_TASKS else ())):
+    keep_freed_memory()
+    for name in PRELOADED:
         import_module(name)
     if threading.active_count() > 1:
         raise RuntimeError(f"threads were started before the first fork: {threading.enumerate()}")
@@ -41,7 +45,7 @@ def main() -> None:
     installed = [entry for entry in sys.path if not entry.endswith("pyspark.zip")]
     if PathFinder.find_spec("pyspark", installed) is not None:
         sys.path[:] = installed
-    preload(next((argument for argument in sys.argv[1:] if argument.startswith("pyspark")), WORKER_OF_TASKS))
+    preload()
     from pyspark.daemon import manager
 
     manager()

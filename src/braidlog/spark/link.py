@@ -53,9 +53,10 @@ class Link:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.start(work).result()
 
-    async def ask(self, call: str, request: Message, *, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+    async def ask(self, call: str, request: Message, *, timeout_s: float | None = None) -> Any:
         """A call that may be repeated without harm, until the control plane has answered or patience is over."""
         send = getattr(self._control, call)
+        timeout_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
         deadline_s = self.clock.monotonic_s() + max(PATIENCE_S, timeout_s)
         backoff_s = _BACKOFF_S_FIRST
         while True:

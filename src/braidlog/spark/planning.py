@@ -1,7 +1,8 @@
 """From ranges of offsets to tasks: what one Spark task reads. Pure."""
 
+import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -18,6 +19,14 @@ class Piece(NamedTuple):
     key: str
     position: int
     length: int
+
+
+class ObjectRange(NamedTuple):
+    """Bytes [start, end) of an object."""
+
+    key: str
+    start: int
+    end: int
 
 
 class Aborted(NamedTuple):
@@ -49,39 +58,74 @@ def plan_tasks(slices: Sequence[LogSlice], *, task_bytes_max: int, tasks_min: in
     """Large slices are cut between extents, small ones are read by one task. Never fewer than `tasks_min`, as far as
     there are extents."""
     slices = [each for each in slices if each.pieces]
-    total_bytes = sum(each.size_bytes for each in slices)
+    if not slices:
+        return []
+    counts = _part_counts(slices, task_bytes_max, tasks_min)
+    parts = [part for each, count in zip(slices, counts, strict=True) for part in _cut(each, count)]
     combined_bytes_max = COMBINED_BYTES_MAX
-    if tasks_min > 0 and slices:
-        share = max(1, math.ceil(total_bytes / tasks_min))
-        task_bytes_max = min(task_bytes_max, share)
-        combined_bytes_max = min(combined_bytes_max, share)
+    if tasks_min > 0:
+        combined_bytes_max = min(combined_bytes_max, sum(part.size_bytes for part in parts) // tasks_min)
     tasks: list[list[LogSlice]] = []
     room_bytes = room_pieces = 0
-    for each in slices:
-        for part in _cut(each, task_bytes_max):
-            size_bytes, piece_count = part.size_bytes, len(part.pieces)
-            if tasks and size_bytes <= room_bytes and piece_count <= room_pieces:
-                tasks[-1].append(part)
-            else:
-                tasks.append([part])
-                room_bytes, room_pieces = combined_bytes_max, PIECES_PER_TASK_MAX
-            room_bytes -= size_bytes
-            room_pieces -= piece_count
+    for part in parts:
+        size_bytes, piece_count = part.size_bytes, len(part.pieces)
+        if len(parts) > tasks_min and tasks and size_bytes <= room_bytes and piece_count <= room_pieces:
+            tasks[-1].append(part)
+        else:
+            tasks.append([part])
+            room_bytes, room_pieces = combined_bytes_max, PIECES_PER_TASK_MAX
+        room_bytes -= size_bytes
+        room_pieces -= piece_count
     return tasks
 
 
-def _cut(whole: LogSlice, bytes_max: int) -> list[LogSlice]:
-    """Parts of about the same size, `bytes_max` or less, give or take an extent."""
-    size_bytes = whole.size_bytes
-    part_count = max(1, math.ceil(size_bytes / bytes_max), math.ceil(len(whole.pieces) / PIECES_PER_TASK_MAX))
+def _part_counts(slices: Sequence[LogSlice], task_bytes_max: int, tasks_min: int) -> list[int]:
+    """Into how many parts each slice is cut: the largest first, until there are enough."""
+    counts = [
+        max(1, math.ceil(each.size_bytes / task_bytes_max), math.ceil(len(each.pieces) / PIECES_PER_TASK_MAX))
+        for each in slices
+    ]
+    counts = [min(count, len(each.pieces)) for count, each in zip(counts, slices, strict=True)]
+    missing = tasks_min - sum(counts)
+    largest = [(-each.size_bytes / counts[index], index) for index, each in enumerate(slices)]
+    heapq.heapify(largest)
+    while missing > 0 and largest:
+        _, index = heapq.heappop(largest)
+        if counts[index] < len(slices[index].pieces):
+            counts[index] += 1
+            missing -= 1
+            heapq.heappush(largest, (-slices[index].size_bytes / counts[index], index))
+    return counts
+
+
+def join_pieces(pieces: Iterable[Piece], *, gap_bytes_max: int) -> dict[Piece, ObjectRange]:
+    """Pieces of one object that lie close together share a range, so that one request fetches them all."""
+    joined: dict[Piece, ObjectRange] = {}
+    group: list[Piece] = []
+    end = 0
+    for piece in sorted(pieces, key=lambda each: (each.key, each.position)):
+        if group and (piece.key != group[0].key or piece.position > end + gap_bytes_max):
+            joined.update(dict.fromkeys(group, ObjectRange(group[0].key, group[0].position, end)))
+            group = []
+        end = max(end, piece.position + piece.length) if group else piece.position + piece.length
+        group.append(piece)
+    if group:
+        joined.update(dict.fromkeys(group, ObjectRange(group[0].key, group[0].position, end)))
+    return joined
+
+
+def _cut(whole: LogSlice, part_count: int) -> list[LogSlice]:
+    """Parts of about the same size, give or take an extent."""
     if part_count == 1:
         return [whole]
+    size_bytes = whole.size_bytes
     gathered: dict[int, list[Piece]] = {}
     position = 0
     for index, piece in enumerate(whole.pieces):
-        # By where its middle lies; and by number, where many small ones would otherwise come together.
+        # By where its middle lies; and by number, where many small ones would come together, or none would be left.
         by_bytes = (2 * position + piece.length) * part_count // (2 * size_bytes)
-        gathered.setdefault(max(by_bytes, index // PIECES_PER_TASK_MAX), []).append(piece)
+        least = max(index // PIECES_PER_TASK_MAX, part_count - (len(whole.pieces) - index))
+        gathered.setdefault(min(max(by_bytes, least), index), []).append(piece)
         position += piece.length
     groups = list(gathered.values())
     starts = [whole.start_offset, *(group[0].base_offset for group in groups[1:])]

@@ -1,5 +1,6 @@
 """One task's read: extents out of the store, a few ahead of the decoder, as the batches that Spark takes."""
 
+import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -13,19 +14,50 @@ from braidlog.records.opened import ExtentBytes
 from braidlog.spark.errors import DataLoss, told_to_people, warn
 from braidlog.spark.index import LogIndex
 from braidlog.spark.link import Link
-from braidlog.spark.planning import LogSlice, Piece
+from braidlog.spark.planning import LogSlice, ObjectRange, Piece, join_pieces
 
 AHEAD_BYTES_MAX = 32 * 1024 * 1024
 AHEAD_COUNT_MAX = 16
+GAP_BYTES_MAX = 64 * 1024
+"""Reading so much in vain costs less than another request."""
 LOOKS_MAX = 5
 """How often the index is looked at again without getting any further."""
+
+
+class Fetcher:
+    """Gets pieces out of objects. What lies close together in one object is fetched by one request, which matters where
+    one task reads many partitions: an agent's objects have a little of each, side by side."""
+
+    def __init__(self, link: Link, slices: Sequence[LogSlice]) -> None:
+        self._link = link
+        # A task of one slice reads every object once anyway.
+        shared = [piece for each in slices for piece in each.pieces] if len(slices) > 1 else []
+        self._ranges = join_pieces(shared, gap_bytes_max=GAP_BYTES_MAX)
+        self._begun: dict[ObjectRange, asyncio.Task[Bytes]] = {}
+
+    def start(self, piece: Piece) -> "Future[Bytes]":
+        return self._link.start(self._get(piece))
+
+    async def _get(self, piece: Piece) -> Bytes:
+        store = await self._link.store()
+        wide = self._ranges.get(piece)
+        if wide is None:
+            return await store.get_range(piece.key, piece.position, piece.position + piece.length)
+        begun = self._begun.get(wide)
+        if begun is None:
+            begun = self._begun[wide] = asyncio.ensure_future(store.get_range(*wide))
+        data = memoryview(await asyncio.shield(begun))
+        return data[piece.position - wide.start : piece.position - wide.start + piece.length]
 
 
 class SliceReader:
     """Reads one slice. Where an object is gone, it was merged, compacted or expired: the index is asked again."""
 
-    def __init__(self, link: Link, wanted: LogSlice, *, fail_on_data_loss: bool, columns: Sequence[str]) -> None:
+    def __init__(
+        self, link: Link, fetcher: Fetcher, wanted: LogSlice, *, fail_on_data_loss: bool, columns: Sequence[str]
+    ) -> None:
         self._link = link
+        self._fetcher = fetcher
         self._wanted = wanted
         self._fail_on_data_loss = fail_on_data_loss
         self._columns = columns
@@ -56,7 +88,6 @@ class SliceReader:
     def _fetched(self, pieces: Sequence[Piece]) -> Iterator[ExtentBytes]:
         """The extents in their order. Ends early, with `_gone`, where one is not there."""
         self._gone = None
-        store = self._link.run(self._link.store())
         ahead: deque[tuple[Piece, Future[Bytes]]] = deque()
         ahead_bytes = 0
         waiting = iter(pieces)
@@ -66,8 +97,7 @@ class SliceReader:
                 while upcoming is not None and (
                     not ahead or (ahead_bytes + upcoming.length <= AHEAD_BYTES_MAX and len(ahead) < AHEAD_COUNT_MAX)
                 ):
-                    end = upcoming.position + upcoming.length
-                    ahead.append((upcoming, self._link.start(store.get_range(upcoming.key, upcoming.position, end))))
+                    ahead.append((upcoming, self._fetcher.start(upcoming)))
                     ahead_bytes += upcoming.length
                     upcoming = next(waiting, None)
                 piece, coming = ahead.popleft()

@@ -49,12 +49,13 @@ class _Reading:
         if not isinstance(partition, LogTask):  # Spark's stand-in for "nothing to read"
             return
         # Here, because the compiled decoder takes seconds to load, and the driver never needs it.
-        from braidlog.spark.reading import SliceReader
+        from braidlog.spark.reading import Fetcher, SliceReader
 
         target = to_arrow_schema(self._schema, timezone="UTC")
+        fetcher = Fetcher(self._link, partition.slices)
         for each in partition.slices:
             reader = SliceReader(
-                self._link, each, fail_on_data_loss=self._options.fail_on_data_loss, columns=target.names
+                self._link, fetcher, each, fail_on_data_loss=self._options.fail_on_data_loss, columns=target.names
             )
             for batch in reader.batches():
                 yield _as_spark_wants(batch, target)
