@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from tests.cluster import Cluster, Process
 
 _numbers = count(1)
@@ -57,6 +57,10 @@ class Braid:
         admin = self.admin()  # its answers come only while it is held
         admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(20)
         return name
+
+    def add_partitions(self, name: str, total: int) -> None:
+        admin = self.admin()
+        admin.create_partitions([NewPartitions(name, total)])[name].result(20)
 
     def delete_topic(self, name: str) -> None:
         admin = self.admin()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import InputPartition
 from tests.spark.log_driver import Braid
+from tests.spark.readers import batch_reader, read
 
 from braidlog.control.executor import InProcessExecutor
 from braidlog.control.interface import COMPACT, RequestCompaction
@@ -16,28 +17,8 @@ from braidlog.control.worker import Worker
 from braidlog.objects.open import open_store
 from braidlog.runtime.clock import SystemClock
 from braidlog.runtime.entropy import SystemEntropy
-from braidlog.spark.datasource import BraidlogDataSource
 from braidlog.spark.errors import DataLoss, JobError
-from braidlog.spark.source import BatchReader, LogTask, StreamReader
-
-
-def batch_reader(braid: Braid, **options: str) -> BatchReader:
-    source = BraidlogDataSource({**braid.options, **options})
-    reader = source.reader(source.schema())
-    assert isinstance(reader, BatchReader)
-    return reader
-
-
-def stream_reader(braid: Braid, **options: str) -> StreamReader:
-    source = BraidlogDataSource({**braid.options, **options})
-    reader = source.streamReader(source.schema())
-    assert isinstance(reader, StreamReader)
-    return reader
-
-
-def read(reader: BatchReader | StreamReader, tasks: Iterable[InputPartition]) -> list[tuple[int, bytes]]:
-    """Offsets and values."""
-    return [(row["offset"], row["value"]) for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+from braidlog.spark.source import LogTask
 
 
 def delete_objects(braid: Braid, tasks: Iterable[InputPartition]) -> None:
@@ -131,20 +112,3 @@ def test_a_control_plane_that_is_not_there(braid: Braid, monkeypatch: pytest.Mon
     reader = batch_reader(braid, subscribe="any", **{"braidlog.control": "127.0.0.1:1"})
     with pytest.raises(JobError, match="does not answer"):
         reader.partitions()
-
-
-def test_enough_must_have_come_or_the_wait_be_over(braid: Braid) -> None:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable
-
-    topic = braid.new_topic(1, prefix="patient")
-    options = {"subscribe": topic, "startingOffsets": "earliest", "minOffsetsPerTrigger": "10"}
-    reader = stream_reader(braid, **options, maxTriggerDelay="1h")
-    start = reader.initialOffset()
-    braid.produce(topic, [{"value": str(i)} for i in range(9)])
-    assert reader.latestOffset(start, ReadAllAvailable()) == start
-    braid.produce(topic, [{"value": "9"}])
-    assert reader.latestOffset(start, ReadAllAvailable())[topic] == {"0": 10}
-    braid.produce(topic, [{"value": "10"}])
-    hasty = stream_reader(braid, **options, maxTriggerDelay="0s")
-    assert hasty.latestOffset(start, ReadAllAvailable())[topic] == {"0": 11}
-    assert hasty.reportLatestOffset()[topic] == {"0": 11}

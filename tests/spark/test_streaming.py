@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from tests.spark.log_driver import Braid, Seen
 
 if TYPE_CHECKING:
@@ -92,53 +91,3 @@ def test_batches_are_as_large_as_allowed(spark: "SparkSession", braid: Braid, tm
         offsets = [seen.offset for _, batch in collected.batches for seen in batch if seen.partition == partition]
         assert offsets == list(range(len(offsets)))
         assert any(seen.partition == partition for seen in collected.batches[0][1])
-
-
-def test_what_is_there_at_the_start_can_be_left_out(spark: "SparkSession", braid: Braid, tmp_path: Path) -> None:
-    topic = braid.new_topic(1, prefix="latest")
-    braid.produce(topic, [{"value": "before"}])
-    collected = Collected()
-    run_now(spark, braid, tmp_path / "checkpoint", collected, subscribe=topic)
-    braid.produce(topic, [{"value": "after"}])
-    run_now(spark, braid, tmp_path / "checkpoint", collected, subscribe=topic)
-    assert collected.values == [b"after"]
-
-
-def test_new_topics_of_a_pattern_are_read_from_their_beginning(
-    spark: "SparkSession", braid: Braid, tmp_path: Path
-) -> None:
-    first = braid.new_topic(1, prefix="growing")
-    braid.produce(first, [{"value": "a"}])
-    collected = Collected()
-    options = {"subscribePattern": "growing-.*", "startingOffsets": "earliest"}
-    run_now(spark, braid, tmp_path / "checkpoint", collected, **options)
-    second = braid.new_topic(1, prefix="growing")
-    braid.produce(second, [{"value": "b"}])
-    run_now(spark, braid, tmp_path / "checkpoint", collected, **options)
-    assert collected.values == [b"a", b"b"]
-
-
-def test_a_stream_notices_what_it_has_missed(spark: "SparkSession", braid: Braid, tmp_path: Path) -> None:
-    topic = braid.new_topic(1, prefix="missed")
-    braid.produce(topic, [{"value": str(i)} for i in range(10)])
-    collected = Collected()
-    run_now(spark, braid, tmp_path / "checkpoint", collected, subscribe=topic, startingOffsets="earliest")
-    braid.produce(topic, [{"value": str(i)} for i in range(10, 30)])
-    braid.delete_records(topic, 0, 20)
-    with pytest.raises(Exception, match=r"records 10 to 19 .* expired or were deleted"):
-        run_now(spark, braid, tmp_path / "checkpoint", collected, subscribe=topic)
-    assert len(collected.values) == 10
-    run_now(spark, braid, tmp_path / "checkpoint", collected, subscribe=topic, failOnDataLoss="false")
-    assert collected.values[10:] == [str(i).encode() for i in range(20, 30)]
-
-
-def test_a_topic_that_was_created_again_is_another_topic(spark: "SparkSession", braid: Braid, tmp_path: Path) -> None:
-    topic = braid.new_topic(1, prefix="again")
-    braid.produce(topic, [{"value": "first"}])
-    collected = Collected()
-    run_now(spark, braid, tmp_path / "checkpoint", collected, subscribe=topic, startingOffsets="earliest")
-    braid.delete_topic(topic)
-    braid.create_topic(topic, 1)
-    braid.produce(topic, [{"value": "other"}, {"value": "another"}])
-    with pytest.raises(Exception, match="deleted and created again"):
-        run_now(spark, braid, tmp_path / "checkpoint", collected, subscribe=topic)
