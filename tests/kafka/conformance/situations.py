@@ -207,6 +207,12 @@ TOPICS = [
         "DescribeTopicPartitionsRequest", topics=[part("TopicRequest", name=NAME)]), {
         "topics.0.error_code": E.unknown_topic_or_partition,
     }),
+    Situation("partitions of a topic", DESCRIBE_PARTITIONS, part(
+        "DescribeTopicPartitionsRequest", topics=[part("TopicRequest", name=TOPIC)]), {
+        "topics.0.error_code": E.none, "topics.0.partitions.1.partition_index": 1,
+        "topics.0.partitions.0.eligible_leader_replicas": (), "topics.0.partitions.0.last_known_elr": (),
+        "topics.0.partitions.0.offline_replicas": (), "next_cursor": None,
+    }),
     Situation("deleting records past the end", DELETE_RECORDS, part("DeleteRecordsRequest", timeout=TIMEOUT, topics=[
         part("DeleteRecordsTopic", name=TOPIC, partitions=[
             part("DeleteRecordsPartition", partition_index=0, offset=5)])]), {

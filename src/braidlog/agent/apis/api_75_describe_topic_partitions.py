@@ -85,4 +85,8 @@ def _partition(partition: PartitionView, context: RequestContext) -> Any:
         leader_epoch=LEADER_EPOCH if leader >= 0 else -1,
         replica_nodes=replicas,
         isr_nodes=replicas,
+        # Empty and not null, which Java's admin client does not survive.
+        eligible_leader_replicas=(),
+        last_known_elr=(),
+        offline_replicas=(),
     )
