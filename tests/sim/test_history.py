@@ -11,13 +11,17 @@ from braidlog.sim.history import (
     AnyOperation,
     Assigned,
     CommitOffset,
+    CommittedPoll,
+    Compacted,
     Event,
     FetchOffset,
+    FinalCommitted,
     FinalRead,
     History,
     ListOffset,
     Poll,
     Send,
+    Transaction,
 )
 
 TIMES = {"client": "c-1", "invoke_s": 0.5, "complete_s": 1.25}
@@ -34,12 +38,22 @@ ONE_OF_EACH: list[AnyOperation] = [
     FinalRead(**TIMES, **PLACE, log_start_offset=2, high_watermark=3, records=[(2, "x")]),
 ]
 
+NEWER: list[AnyOperation] = [
+    Compacted(**TIMES, topic="orders", delete_retention_s=1.5),
+    FinalRead(**TIMES, **PLACE, log_start_offset=2, high_watermark=4, records=[(2, "x")], markers=[3]),
+    Transaction(
+        **TIMES, number=3, values=[("t", 0, "v")], outcome="unknown", commit_invoked_s=1.0, group="g", offset=3
+    ),
+    CommittedPoll(**TIMES, **PLACE, fetch_offset=1, next_offset=4, records=[(2, "x")]),
+    FinalCommitted(**TIMES, **PLACE, high_watermark=4, stable_offset=4, records=[(2, "x")]),
+]
+
 
 def test_every_type_of_operation_is_tried() -> None:
-    assert {type(operation) for operation in ONE_OF_EACH} == set(get_args(AnyOperation))
+    assert {type(operation) for operation in [*ONE_OF_EACH, *NEWER]} == set(get_args(AnyOperation))
 
 
-@pytest.mark.parametrize("operation", ONE_OF_EACH, ids=lambda operation: type(operation).__name__)
+@pytest.mark.parametrize("operation", [*ONE_OF_EACH, *NEWER], ids=lambda operation: type(operation).__name__)
 def test_an_operation_survives_its_line(operation: AnyOperation) -> None:
     data = History([operation]).to_jsonl()
     assert data.count(b"\n") == 1

@@ -60,14 +60,8 @@ class Transactional:
             return int(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         return 0 if owner.producer_epoch == self.epoch else int(ErrorCode.PRODUCER_FENCED)
 
-    def ended_before(self, owner: TransactionOwner) -> bool:
-        """Whether this producer's last end of a transaction gave it the identity that the id has now."""
-        if owner.producer_id == self.producer_id:
-            return owner.producer_epoch == self.epoch - 1
-        return owner.producer_id == self.previous_producer_id and owner.producer_epoch == EPOCH_LAST and not self.epoch
-
-    def is_init_repeated(self, producer_id: int, epoch: int) -> bool:
-        """Whether a request for a new epoch comes from who got the current one by it: its answer was lost."""
+    def is_predecessor(self, producer_id: int, epoch: int) -> bool:
+        """Whether who had this identity asked for the current one, and has not used it: the answer was lost."""
         if self.is_ongoing or epoch != self.last_epoch or epoch < 0:
             return False
         return producer_id == self.producer_id or (producer_id == self.previous_producer_id and epoch >= EPOCH_LAST)

@@ -159,7 +159,7 @@ class Transactions:
     async def _renew(self, known: Transactional, request: InitProducerId) -> ProducerIdentity:
         asks_for_bump = request.producer_id >= 0
         if asks_for_bump and (request.producer_id, request.producer_epoch) != (known.producer_id, known.epoch):
-            if known.is_init_repeated(request.producer_id, request.producer_epoch):
+            if known.is_predecessor(request.producer_id, request.producer_epoch):
                 return ProducerIdentity(0, known.producer_id, known.epoch)
             return ProducerIdentity(_FENCED, -1, -1)
         state = TransactionState.COMPLETE_ABORT if known.is_ongoing else TransactionState.EMPTY
@@ -320,7 +320,7 @@ class Transactions:
             if known is None:
                 return ProducerIdentity(_INVALID_MAPPING, -1, -1)
             wanted = state_after(request.commit)
-            if request.bumps_epoch and not known.is_ongoing and known.ended_before(owner):
+            if request.bumps_epoch and known.is_predecessor(owner.producer_id, owner.producer_epoch):
                 # The answer to its last end was lost.
                 code = 0 if known.state is wanted else _INVALID_STATE
                 return ProducerIdentity(code, known.producer_id, known.epoch) if not code else _refused(code)

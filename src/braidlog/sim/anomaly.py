@@ -6,6 +6,7 @@ from typing import Literal
 from braidlog.sim.history import AnyOperation
 
 Kind = Literal[
+    "aborted-read",
     "dead-producer",
     "deleted-key-came-back",
     "double-assignment",
@@ -22,6 +23,9 @@ Kind = Literal[
     "phantom",
     "skipped-poll",
     "stale-list",
+    "stuck-transaction",
+    "torn-transaction",
+    "uncommitted-offset",
 ]
 
 

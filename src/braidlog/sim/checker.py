@@ -10,17 +10,21 @@ from braidlog.sim.checks_compaction import Gone, check_compaction
 from braidlog.sim.checks_groups import GroupEvidence, check_group
 from braidlog.sim.checks_log import check_log
 from braidlog.sim.checks_polls import check_polls
+from braidlog.sim.checks_transactions import TransactionEvidence, check_transactions
 from braidlog.sim.evidence import Evidence, merge
 from braidlog.sim.history import (
     Assigned,
     CommitOffset,
+    CommittedPoll,
     Compacted,
     FetchOffset,
+    FinalCommitted,
     FinalRead,
     History,
     ListOffset,
     Poll,
     Send,
+    Transaction,
 )
 
 __all__ = ["Anomaly", "Kind", "check"]
@@ -41,6 +45,22 @@ def _anomalies(history: History) -> Iterator[Anomaly]:
         yield from check_compaction(evidence, log, gone)
     for group in groups.values():
         yield from check_group(group)
+    yield from check_transactions(_transactions(history))
+
+
+def _transactions(history: History) -> TransactionEvidence:
+    evidence = TransactionEvidence()
+    for operation in history.operations:
+        match operation:
+            case Transaction():
+                evidence.transactions.append(operation)
+            case CommittedPoll():
+                evidence.polls.append(operation)
+            case FinalCommitted():
+                evidence.finals[operation.topic, operation.partition] = operation
+            case FetchOffset():
+                evidence.fetches.append(operation)
+    return evidence
 
 
 def _sort_out(history: History) -> tuple[dict[tuple[str, int], Evidence], dict[str, GroupEvidence]]:

@@ -47,11 +47,16 @@ def _offset_gap(evidence: Evidence) -> Iterator[Anomaly]:
     if final is None or evidence.compaction is not None:
         return
     expected = final.log_start_offset
+    markers = frozenset(final.markers)
     for offset, _ in final.records:
+        while expected in markers:
+            expected += 1
         if offset != expected:
             break
         expected += 1
     else:
+        while expected in markers:
+            expected += 1
         if expected == final.high_watermark:
             return
         offset = final.high_watermark

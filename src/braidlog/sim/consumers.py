@@ -81,43 +81,46 @@ class Fetched(msgspec.Struct):
     log_start_offset: int
     high_watermark: int
     is_out_of_range: bool = False
+    markers: list[int] = msgspec.field(default_factory=list)
+    """Offsets that the ends of transactions take."""
+
+
+def fetch_request(topic: str, partition: int, offset: int, *, wait_s: float, isolation_level: int = 0) -> Any:
+    """For one partition, outside of any session."""
+    types = request_types(FETCH, FETCH_VERSION)
+    return types.FetchRequest(
+        replica_id=-1,
+        max_wait=i32Timedelta.parse(timedelta(seconds=wait_s)),
+        min_bytes=1,
+        max_bytes=BYTES_MAX,
+        isolation_level=isolation_level,
+        session_id=0,
+        session_epoch=-1,
+        topics=(
+            types.FetchTopic(
+                topic=topic,
+                partitions=(
+                    types.FetchPartition(
+                        partition=partition,
+                        current_leader_epoch=-1,
+                        fetch_offset=offset,
+                        last_fetched_epoch=-1,
+                        log_start_offset=-1,
+                        partition_max_bytes=BYTES_MAX,
+                    ),
+                ),
+            ),
+        ),
+        forgotten_topics_data=(),
+        rack_id="",
+    )
 
 
 async def fetch(
     session: ClientSession, connection: WireClient, topic: str, partition: int, offset: int, *, wait_s: float = 0.5
 ) -> Fetched:
     """One fetch of one partition. The records from `offset` on, with their values as text."""
-    types = request_types(FETCH, FETCH_VERSION)
-    answer = await connection.call(
-        FETCH,
-        FETCH_VERSION,
-        types.FetchRequest(
-            replica_id=-1,
-            max_wait=i32Timedelta.parse(timedelta(seconds=wait_s)),
-            min_bytes=1,
-            max_bytes=BYTES_MAX,
-            isolation_level=0,
-            session_id=0,
-            session_epoch=-1,
-            topics=(
-                types.FetchTopic(
-                    topic=topic,
-                    partitions=(
-                        types.FetchPartition(
-                            partition=partition,
-                            current_leader_epoch=-1,
-                            fetch_offset=offset,
-                            last_fetched_epoch=-1,
-                            log_start_offset=-1,
-                            partition_max_bytes=BYTES_MAX,
-                        ),
-                    ),
-                ),
-            ),
-            forgotten_topics_data=(),
-            rack_id="",
-        ),
-    )
+    answer = await connection.call(FETCH, FETCH_VERSION, fetch_request(topic, partition, offset, wait_s=wait_s))
     found = answer.responses[0].partitions[0]
     if found.error_code == ErrorCode.offset_out_of_range:
         return Fetched([], offset, found.log_start_offset, -1, is_out_of_range=True)
@@ -126,12 +129,16 @@ async def fetch(
         raise Disconnected(f"fetch: {found.error_code.name}")
     data = memoryview(found.records or b"")
     records: list[tuple[int, str]] = []
+    markers: list[int] = []
     next_offset = offset
     for position, header in scan_batches(data):
+        next_offset = max(next_offset, header.end_offset)
+        if header.is_control:
+            markers.append(header.base_offset)
+            continue
         batch = decode_batch(data[position : position + header.total_bytes], bytes_max=BYTES_MAX)
         records.extend((record.offset, text_of(record)) for record in batch if record.offset >= offset)
-        next_offset = max(next_offset, header.end_offset)
-    return Fetched(records, next_offset, found.log_start_offset, found.high_watermark)
+    return Fetched(records, next_offset, found.log_start_offset, found.high_watermark, markers=markers)
 
 
 class SimReader:

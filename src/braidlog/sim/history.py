@@ -98,7 +98,7 @@ class Compacted(Operation, tag="compacted", frozen=True, kw_only=True):
     delete_retention_s: float
 
 
-class FinalRead(Operation, tag="final-read", frozen=True, kw_only=True):
+class FinalRead(Operation, tag="final-read", frozen=True, kw_only=True, omit_defaults=True):
     """A partition's whole log, read at the end, when everything was well again."""
 
     topic: str
@@ -106,9 +106,62 @@ class FinalRead(Operation, tag="final-read", frozen=True, kw_only=True):
     log_start_offset: int
     high_watermark: int
     records: list[tuple[int, str]]
+    markers: list[int] = []
+    """Offsets that the ends of transactions take."""
 
 
-AnyOperation = Send | Poll | ListOffset | CommitOffset | FetchOffset | Assigned | Event | Compacted | FinalRead
+class Transaction(Operation, tag="transaction", frozen=True, kw_only=True):
+    """A transaction from its first record on, and what its producer knows of its end.
+
+    It is `aborted` also where nobody ever asked to commit it, and `unknown` where that was asked and not answered.
+    """
+
+    number: int
+    """Among those of this client."""
+    values: list[tuple[str, int, str]]
+    """Topic, partition and value of every record that was sent in it, acknowledged or not."""
+    outcome: Literal["committed", "aborted", "unknown"]
+    commit_invoked_s: float | None
+    """When its commit was first asked for."""
+    group: str = ""
+    offset: int = -1
+    """What it commits for that group, where it does. Of all transactions of the group, later ones have higher ones."""
+
+
+class CommittedPoll(Operation, tag="committed-poll", frozen=True, kw_only=True):
+    """What one fetch of committed data returned of one partition, after the client has left out what was aborted."""
+
+    topic: str
+    partition: int
+    fetch_offset: int
+    next_offset: int
+    records: list[tuple[int, str]]
+
+
+class FinalCommitted(Operation, tag="final-committed", frozen=True, kw_only=True):
+    """All committed data of a partition, read at the end, when everything was well again."""
+
+    topic: str
+    partition: int
+    high_watermark: int
+    stable_offset: int
+    records: list[tuple[int, str]]
+
+
+AnyOperation = (
+    Send
+    | Poll
+    | ListOffset
+    | CommitOffset
+    | FetchOffset
+    | Assigned
+    | Event
+    | Compacted
+    | FinalRead
+    | Transaction
+    | CommittedPoll
+    | FinalCommitted
+)
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AnyOperation)

@@ -53,6 +53,31 @@ async def sleepers(world: World) -> None:
     await Nemesis(world, "pause-agent-long", "long-tail").run(150.0, pause_s=10.0)
 
 
+async def transactions(world: World) -> None:
+    """Transactions of both versions, whose producers crash and come back, over a cluster on which everything fails."""
+    await world.create_topic("payments", 2)
+    await world.create_topic("ledger", 2)
+    targets = [*world.targets("payments"), *world.targets("ledger")]
+    for version in (1, 2):
+        world.transactional_producer(targets, version=version)
+    world.transactional_producer(world.targets("ledger"), version=1, pause_s=2.0)
+    world.producer(world.targets("ledger"), pause_s=1.0)
+    world.committed_reader(targets)
+    world.reader(world.targets("payments"))
+    await world.sleep(3.0)
+    await Nemesis(world).run(60.0, pause_s=4.0)
+
+
+async def transaction_crashes(world: World) -> None:
+    """Agents and the control plane die all the time, in the midst of transactions, and uploads come late."""
+    await world.create_topic("ledger", 3)
+    for version in (1, 1, 2):
+        world.transactional_producer(world.targets("ledger"), version=version, pause_s=0.2)
+    world.committed_reader(world.targets("ledger"))
+    await world.sleep(2.0)
+    await Nemesis(world, "kill-agent", "kill-control", "long-tail", "late-puts", "slow-network").run(60.0, pause_s=2.0)
+
+
 async def shards(world: World) -> None:
     """One agent of eight shards, whose groups split and merge with the load while shards die and sleep."""
     await world.create_topic("orders", 3)
@@ -84,6 +109,8 @@ SCENARIOS = {
     "crashes": crashes,
     "trimming": trimming,
     "sleepers": sleepers,
+    "transactions": transactions,
+    "transaction-crashes": transaction_crashes,
     "merging": merging,
     "compacting": compacting,
 }

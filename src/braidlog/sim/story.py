@@ -8,14 +8,17 @@ from braidlog.sim.history import (
     AnyOperation,
     Assigned,
     CommitOffset,
+    CommittedPoll,
     Compacted,
     Event,
     FetchOffset,
+    FinalCommitted,
     FinalRead,
     History,
     ListOffset,
     Poll,
     Send,
+    Transaction,
 )
 
 BEFORE_S = 15.0
@@ -53,6 +56,7 @@ def tell(history: History, anomalies: Sequence[Anomaly], *, lines_max: int = 40)
 def _subject(anomaly: Anomaly) -> tuple[frozenset[str], frozenset[int]]:
     """The values and the offsets that an anomaly is about."""
     values = {one.value for one in anomaly.operations if isinstance(one, Send)}
+    values |= {value for one in anomaly.operations if isinstance(one, Transaction) for _, _, value in one.values}
     offsets = {one.offset for one in anomaly.operations if isinstance(one, Send) and one.offset >= 0}
     if anomaly.offset >= 0:
         offsets.add(anomaly.offset)
@@ -66,8 +70,10 @@ def _concern_of_log(anomaly: Anomaly) -> Callable[[AnyOperation], bool]:
         match operation:
             case Send():
                 is_same = operation.value in values or operation.offset in offsets
-            case Poll():
+            case Poll() | CommittedPoll() | FinalCommitted():
                 is_same = any(offset in offsets or value in values for offset, value in operation.records)
+            case Transaction():
+                return any(value in values for _, _, value in operation.values)
             case FinalRead():
                 is_same = True
             case _:
@@ -99,6 +105,8 @@ def _concern_of_group(anomaly: Anomaly) -> Callable[[AnyOperation], bool]:
 
 
 # ── words ──
+
+_Placed = Send | Poll | ListOffset | CommitOffset | FetchOffset | FinalRead | CommittedPoll | FinalCommitted
 
 
 def _span(operation: AnyOperation) -> str:
@@ -145,6 +153,22 @@ def _sentence(operation: AnyOperation, values: frozenset[str], offsets: frozense
                 f"{operation.client} is given {partitions} in generation {operation.generation} "
                 f"of group {operation.group}"
             )
+        case Transaction():
+            offset = f", and {operation.offset} for group {operation.group}" if operation.group else ""
+            return (
+                f"{operation.client} writes {len(operation.values)} records in its transaction {operation.number}"
+                f"{offset}: {operation.outcome}"
+            )
+        case CommittedPoll():
+            return (
+                f"{operation.client} fetches what is committed of {_place(operation)} from {operation.fetch_offset} to "
+                f"{operation.next_offset} and is given {_records(operation.records, values, offsets)}"
+            )
+        case FinalCommitted():
+            return (
+                f"the final read of what is committed of {_place(operation)}, stable up to {operation.stable_offset} "
+                f"of {operation.high_watermark}, has {_records(operation.records, values, offsets)}"
+            )
         case FinalRead():
             return (
                 f"the final read of {_place(operation)} [{operation.log_start_offset}, {operation.high_watermark}) "
@@ -152,7 +176,7 @@ def _sentence(operation: AnyOperation, values: frozenset[str], offsets: frozense
             )
 
 
-def _place(operation: Send | Poll | ListOffset | CommitOffset | FetchOffset | FinalRead) -> str:
+def _place(operation: _Placed) -> str:
     return f"{operation.topic}/{operation.partition}"
 
 

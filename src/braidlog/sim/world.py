@@ -21,11 +21,13 @@ from kio.static.primitive import i32Timedelta
 
 from braidlog.runtime.entropy import Entropy, SeededEntropy
 from braidlog.sim.cluster import ClusterPlan, SimCluster
+from braidlog.sim.committed_reads import CommittedReader, read_committed_whole
 from braidlog.sim.consumers import GroupMember, SimReader, fetch, list_offset
 from braidlog.sim.history import Compacted, Event, FinalRead, History
 from braidlog.sim.loop import VirtualLoop
 from braidlog.sim.producers import SimProducer
 from braidlog.sim.session import ClientSession
+from braidlog.sim.transactions import TransactionalProducer
 from braidlog.sim.wire_client import Disconnected, request_types
 
 CREATE_TOPICS, CREATE_TOPICS_VERSION = 19, 7
@@ -36,7 +38,8 @@ SETTLE_S_MAX = 600.0
 """How long clients may take to come to rest once everything is well again."""
 
 Scenario = Callable[["World"], Awaitable[None]]
-Client = TypeVar("Client", SimProducer, SimReader, GroupMember)
+AnyClient = SimProducer | SimReader | GroupMember | TransactionalProducer | CommittedReader
+Client = TypeVar("Client", bound=AnyClient)
 
 
 class World:
@@ -49,13 +52,15 @@ class World:
         self.cluster = SimCluster(loop, entropy, folder, plan)
         self.topics: dict[str, int] = {}
         """Partition counts by name."""
+        self.transactional: dict[str, None] = {}
+        """Topics that transactions write to."""
         self.strikes: frozenset[int] | None = None
         """Which of the nemesis' strikes fall; None: all of them."""
         self.strikes_laid_out = 0
         self.faults = 0
         self.expects_tidy_store = False
         """Whether the store must hold, after some rest, all objects that are in use and no others."""
-        self._clients: list[SimProducer | SimReader | GroupMember] = []
+        self._clients: list[AnyClient] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._sessions = 0
 
@@ -148,6 +153,16 @@ class World:
     def reader(self, targets: list[tuple[str, int]]) -> SimReader:
         return self._start(SimReader(self.session("reader"), targets))
 
+    def transactional_producer(self, targets: list[tuple[str, int]], **options: Any) -> TransactionalProducer:
+        """Also makes a note that committed data of these topics is read in the end."""
+        self.transactional.update(dict.fromkeys(topic for topic, _ in targets))
+        session = self.session("transactional")
+        settings = {"version": 1, "group": f"group-of-{session.name}", "pause_s": 0.5, **options}
+        return self._start(TransactionalProducer(session, f"id-of-{session.name}", targets, **settings))
+
+    def committed_reader(self, targets: list[tuple[str, int]]) -> CommittedReader:
+        return self._start(CommittedReader(self.session("committed-reader"), targets))
+
     def member(self, group: str, topic: str) -> GroupMember:
         return self._start(GroupMember(self.session("member"), group, topic, self.topics[topic]))
 
@@ -174,6 +189,9 @@ class World:
         for topic, partition_count in self.topics.items():
             for partition in range(partition_count):
                 await self._read_whole(session, topic, partition)
+            if topic in self.transactional:
+                for partition in range(partition_count):
+                    await read_committed_whole(session, topic, partition)
         session.close()
         if self.expects_tidy_store:
             await self._check_store()
@@ -192,6 +210,7 @@ class World:
         start = await session.retry(lambda: list_offset(session, topic, partition, "earliest"))
         end = await session.retry(lambda: list_offset(session, topic, partition, "latest"))
         records: list[tuple[int, str]] = []
+        markers: list[int] = []
         offset = start
         while offset < end:
 
@@ -205,6 +224,7 @@ class World:
             if found.next_offset == offset:
                 continue
             records += found.records
+            markers += [each for each in found.markers if each >= start]
             offset = found.next_offset
         self.history.record(
             FinalRead(
@@ -216,9 +236,9 @@ class World:
                 log_start_offset=start,
                 high_watermark=end,
                 records=records,
+                markers=markers,
             )
         )
-
 
     async def _used_objects(self) -> set[str]:
         """By the index alone, whatever is counted elsewhere. Nothing is new any more, so all of it is in the table."""

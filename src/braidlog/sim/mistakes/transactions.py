@@ -1,0 +1,148 @@
+"""Mistakes about transactions."""
+
+import asyncio
+from contextlib import AbstractContextManager
+from typing import Any
+
+from braidlog.agent.view import ClusterView, PartitionView
+from braidlog.control import transaction_plans, transactions
+from braidlog.control.error_codes import ErrorCode
+from braidlog.control.interface import CommitOffsetsAnswer, CommitTransactionOffsets, TransactionOwner
+from braidlog.control.partitions import PartitionState
+from braidlog.control.transaction_plans import AppendPlan, EndPlan
+from braidlog.control.transaction_state import Ending, Transactional
+from braidlog.objects.layout import BatchEntry
+from braidlog.sim.mistakes.mistake import mistake, replaced
+
+SCENARIO = "transactions"
+CRASHES = "transaction-crashes"
+
+
+@mistake("Serves readers of committed data what is written, decided or not.", SCENARIO)
+def _serve_past_the_stable_offset() -> AbstractContextManager[None]:
+    return replaced((PartitionView, "last_stable_offset", property(lambda self: self.high_watermark)))
+
+
+@mistake("Ends a transaction in the first of its partitions, and takes the others as done.", SCENARIO)
+def _marker_in_one_partition_only() -> AbstractContextManager[None]:
+    original = EndPlan._add_marker
+
+    def add_marker(self: EndPlan, state: PartitionState, ending: Ending, first_offset: int, marker: bytes) -> None:
+        done = self.__dict__.setdefault("done", set())
+        if ending.transactional.producer_id not in done:
+            done.add(ending.transactional.producer_id)
+            original(self, state, ending, first_offset, marker)
+        else:
+            state.open_transactions.pop(ending.transactional.producer_id, None)
+
+    return replaced((EndPlan, "_add_marker", add_marker))
+
+
+@mistake("Decides first and writes the markers afterwards, in a second step.", CRASHES)
+def _decision_before_the_markers() -> AbstractContextManager[None]:
+    original = transactions.Transactions._end
+
+    class Slow:
+        """A metadata store that keeps the decision for itself at first."""
+
+        def __init__(self, inner: Any) -> None:
+            self._inner = inner
+
+        async def transact(self, write: Any) -> Any:
+            plans = [cell.cell_contents for cell in write.__closure__ or () if isinstance(cell.cell_contents, EndPlan)]
+            for plan in plans:
+                await self._inner.transact(lambda tx, plan=plan: _write_decision(tx, plan))
+                await asyncio.sleep(0.3)
+            return await self._inner.transact(write)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+    def _write_decision(tx: Any, plan: EndPlan) -> None:
+        extents, aborted, settling = plan._extents, plan._aborted_rows, plan._settling
+        plan._extents, plan._aborted_rows, plan._settling = [], [], None
+        try:
+            plan.write(tx)
+        finally:
+            plan._extents, plan._aborted_rows, plan._settling = extents, aborted, settling
+
+    async def end(self: transactions.Transactions, endings: list[Ending]) -> None:
+        if not isinstance(self._metadata, Slow):
+            self._metadata = Slow(self._metadata)  # type: ignore[assignment]
+        await original(self, endings)
+
+    return replaced((transactions.Transactions, "_end", end))
+
+
+@mistake("Takes a late batch of a transaction that is over, and by that opens another one.", CRASHES)
+def _late_batch_after_the_marker() -> AbstractContextManager[None]:
+    original = AppendPlan.admit
+
+    def admit(self: AppendPlan, batch: BatchEntry, state: PartitionState) -> int:
+        code = original(self, batch, state)
+        is_late = code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_EPOCH)
+        return 0 if is_late else code
+
+    return replaced((AppendPlan, "admit", admit))
+
+
+@mistake("Shows the offsets of a transaction before it is committed.", SCENARIO)
+def _offsets_before_the_commit() -> AbstractContextManager[None]:
+    original = transactions.Transactions.commit_offsets
+
+    async def commit_offsets(self: transactions.Transactions, request: CommitTransactionOffsets) -> CommitOffsetsAnswer:
+        answer = await original(self, request)
+        if not any(answer.error_codes):
+            await self._groups.commit_offsets(request.commit)
+        return answer
+
+    return replaced((transactions.Transactions, "commit_offsets", commit_offsets))
+
+
+@mistake("Lets a producer that was fenced off end the transaction of its successor.", SCENARIO)
+def _fenced_producer_may_commit() -> AbstractContextManager[None]:
+    def check_owner(self: Transactional, owner: TransactionOwner) -> int:
+        return 0 if owner.producer_id == self.producer_id else int(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+
+    return replaced((Transactional, "check_owner", check_owner))
+
+
+@mistake("Gives a new producer the transaction that the one before it left open.", SCENARIO)
+def _pending_transaction_inherited() -> AbstractContextManager[None]:
+    original = transactions.Transactions._renew
+
+    async def renew(self: transactions.Transactions, known: Transactional, request: Any) -> Any:
+        partitions, offsets, was_ongoing = dict(known.partitions), dict(known.offsets), known.is_ongoing
+        opened = {each: self._catalog.partitions[each] for each in partitions}
+        before = {each: dict(state.open_transactions) for each, state in opened.items()}
+        known.partitions = {}
+        answer = await original(self, known, request)
+        if was_ongoing and not answer.error_code:
+            known.begin(self._clock.wall_ms())
+            known.partitions, known.offsets = partitions, offsets
+            for each, state in opened.items():
+                state.open_transactions = before[each]
+            self._track(known)
+        return answer
+
+    return replaced((transactions.Transactions, "_renew", renew))
+
+
+@mistake("Forgets at a restart which transactions are open.", SCENARIO)
+def _open_transactions_not_durable() -> AbstractContextManager[None]:
+    return replaced(
+        (transaction_plans, "save_partitions", lambda tx, rows: None),
+        (transactions, "save_partitions", lambda tx, rows: None),
+    )
+
+
+@mistake("Believes that a log it has just loaded has nothing aborted in it.", SCENARIO)
+def _aborted_ones_forgotten_at_a_reload() -> AbstractContextManager[None]:
+    original = ClusterView._load_bounds
+
+    def load_bounds(self: ClusterView, bounds: Any) -> None:
+        original(self, bounds)
+        for partition in self.partitions.values():
+            partition.aborted_known_from = 0
+
+    return replaced((ClusterView, "_load_bounds", load_bounds))
