@@ -1,6 +1,7 @@
 """Real workers, killed and paused past their lease in the middle of jobs: nothing is lost, and nothing is left over."""
 
 import asyncio
+import os
 import random
 import sqlite3
 import threading
@@ -100,7 +101,7 @@ class Bench:
         return asyncio.run(ask())
 
     def uploads(self) -> int:
-        return sum(1 for _ in self.cluster.store_path.glob("data/*/*/job-*"))
+        return sum("/job-" in key for key in stored_keys(self.cluster))
 
     def wait_job_runs(self) -> None:
         wait_until(
@@ -136,9 +137,18 @@ class Bench:
         self.control.restart()
 
 
+def stored_keys(cluster: Cluster) -> set[str]:
+    """What lies in the store. Folders may vanish while they are looked through."""
+    data = cluster.store_path / "data"
+    return {
+        str((Path(folder) / name).relative_to(cluster.store_path))
+        for folder, _, names in os.walk(data)
+        for name in names
+    }
+
+
 def stored_and_used(cluster: Cluster) -> tuple[set[str], set[str]]:
-    store = cluster.store_path
-    stored = {str(path.relative_to(store)) for path in store.glob("data/*/*/*") if path.is_file()}
+    stored = stored_keys(cluster)
     with sqlite3.connect(f"file:{cluster.metadata_path}?mode=ro", uri=True) as connection:
         used = {key for (key,) in connection.execute("SELECT object_key FROM objects WHERE live_count > 0")}
     return stored, used
