@@ -119,6 +119,16 @@ class FetchedPartition(NamedTuple):
     current_leader: CurrentLeader = NO_LEADER
     snapshot_id: SnapshotId = NO_SNAPSHOT
 
+    @property
+    def is_plain(self) -> bool:
+        """Nothing in it but what every partition has."""
+        return (
+            not self.aborted_transactions
+            and self.diverging_epoch is NO_DIVERGENCE
+            and self.current_leader is NO_LEADER
+            and self.snapshot_id is NO_SNAPSHOT
+        )
+
 
 class FetchedTopic(NamedTuple):
     name: str
@@ -255,6 +265,8 @@ _RESPONSE_V7 = Struct(">ihi")
 _DATA_V4 = Struct(">ihqq")
 _DATA_V5 = Struct(">ihqqq")
 _ABORTED = Struct(">qq")
+_EMPTY_V12 = Struct(">ihqqqBiBB")
+"""Up to the start offset; aborted transactions, preferred replica and records, all of them none; no tags."""
 _EPOCH_END = Struct(">iqB")
 _SNAPSHOT = Struct(">qiB")
 
@@ -271,6 +283,9 @@ def write_fetch_response(version: int, response: FetchResponse) -> list[Bytes]:
         small.append(topic_id if version >= _TOPIC_IDS_FROM else string(name, flexible))
         small.append(count_of(len(partitions), flexible))
         for partition in partitions:
+            if flexible and not partition.records and partition.is_plain:
+                small.append(_plain_empty(partition))
+                continue
             _add_partition_start(version, partition, small)
             records = partition.records
             if records is None:
@@ -294,6 +309,22 @@ def write_fetch_response(version: int, response: FetchResponse) -> list[Bytes]:
     if small:
         buffers.append(b"".join(small))
     return buffers
+
+
+def _plain_empty(partition: FetchedPartition) -> bytes:
+    """A partition without records, in one piece: most are, where consumers wait."""
+    index, error_code, high_watermark, stable_offset, start_offset, aborted, preferred_replica, records, *_ = partition
+    return _EMPTY_V12.pack(
+        index,
+        error_code,
+        high_watermark,
+        stable_offset,
+        start_offset,
+        0 if aborted is None else 1,
+        preferred_replica,
+        0 if records is None else 1,
+        0,
+    )
 
 
 def _add_partition_start(version: int, partition: FetchedPartition, parts: list[bytes]) -> None:

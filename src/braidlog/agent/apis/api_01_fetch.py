@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -137,14 +138,17 @@ class _Fetch:
         clock = self._agent.clock
         deadline_s = clock.monotonic_s() + min(max(request.wait_ms_max, 0), WAIT_MS_MAX) / 1000
         while True:
-            await self._confirm_bounds()
-            ready = self._bytes_ready()
+            found = self._partitions()
+            await self._confirm_bounds(found)
+            ready = self._bytes_ready(found)
             remaining_s = deadline_s - clock.monotonic_s()
             if ready is None or ready >= request.bytes_min or remaining_s <= 0:
                 break
             if self._slot.connection.is_closed or self._agent.dispatcher.is_draining:
                 break
-            if not await self._wait_change(remaining_s):
+            if not await self._wait_change(found, remaining_s):
+                if ready == 0:
+                    return self._nothing_new(found)
                 break
         return await self._read()
 
@@ -157,19 +161,21 @@ class _Fetch:
         for name, topic_id, partitions in self._request.topics:
             topic = self._topic(name, topic_id)
             if topic is not None:
-                found.extend(
-                    (wanted, topic.partitions[wanted.partition_index])
+                known = topic.partitions
+                count = len(known)
+                found += [
+                    (wanted, known[wanted.partition_index])
                     for wanted in partitions
-                    if 0 <= wanted.partition_index < len(topic.partitions)
-                )
+                    if 0 <= wanted.partition_index < count
+                ]
         return found
 
-    async def _confirm_bounds(self) -> None:
+    async def _confirm_bounds(self, found: list[tuple[FetchPartition, PartitionView]]) -> None:
         """An offset past what this agent knows may be right: another agent may have been quicker to hear of it. So
         "out of range" is only ever said on the control plane's word."""
         ahead = [
             partition.partition_id
-            for wanted, partition in self._partitions()
+            for wanted, partition in found
             if wanted.fetch_offset > partition.high_watermark and partition.partition_id not in self._confirmed
         ]
         if ahead:
@@ -179,17 +185,34 @@ class _Fetch:
                 return
             self._confirmed.update({bounds.partition_id: bounds for bounds in answer.bounds})
 
-    def _bytes_ready(self) -> int | None:
+    def _bytes_ready(self, found: list[tuple[FetchPartition, PartitionView]]) -> int | None:
         """A rough count of the bytes that could be sent now; None where an error is to be told at once."""
         ready = 0
-        known = 0
-        for wanted, partition in self._partitions():
-            known += 1
+        for wanted, partition in found:
+            if wanted.fetch_offset == partition.high_watermark and wanted.current_leader_epoch <= 0:
+                continue  # it waits at the end, as nearly all do in an idle system
             if self._range_error(wanted, partition) is not None:
                 return None
             ready += self._available_bytes(wanted, partition, self._readable_end(partition))
         asked = sum(len(topic.partitions) for topic in self._request.topics)
-        return ready if known == asked and asked > 0 else None
+        return ready if len(found) == asked and asked > 0 else None
+
+    def _nothing_new(self, found: list[tuple[FetchPartition, PartitionView]]) -> FetchResponse:
+        """The answer where all partitions are known, none has anything to read, and nothing changed meanwhile."""
+        nothing = Slice([], 0, 0)
+        rack_id = self._request.rack_id
+        answers = iter(
+            [
+                self._answer(partition, wanted, nothing, reader_for(self._agent, partition, rack_id) if rack_id else -1)
+                for wanted, partition in found
+            ]
+        )
+        return FetchResponse(
+            [
+                FetchedTopic(name, topic_id, list(islice(answers, len(partitions))))
+                for name, topic_id, partitions in self._request.topics
+            ]
+        )
 
     def _range_error(self, wanted: FetchPartition, partition: PartitionView) -> int | None:
         if wanted.current_leader_epoch > 0:
@@ -202,20 +225,28 @@ class _Fetch:
                 return ErrorCode.offset_out_of_range
         return None
 
-    async def _wait_change(self, timeout_s: float) -> bool:
+    async def _wait_change(self, found: list[tuple[FetchPartition, PartitionView]], timeout_s: float) -> bool:
         """Wait until one of the partitions changes; False if none did in time."""
-        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        partitions = [partition for _, partition in self._partitions()]
-        for partition in partitions:
+        loop = asyncio.get_running_loop()
+        changed: asyncio.Future[None] = loop.create_future()
+        in_time = True
+
+        def give_up() -> None:
+            nonlocal in_time
+            if not changed.done():
+                in_time = False
+                changed.set_result(None)
+
+        for _, partition in found:
             partition.waiters[changed] = None
+        # A bare timer: most fetches of an idle system end here, and a timeout context costs several times as much.
+        timer = loop.call_later(timeout_s, give_up)
         try:
-            async with asyncio.timeout(timeout_s):
-                await changed
-            return True
-        except TimeoutError:
-            return False
+            await changed
+            return in_time
         finally:
-            for partition in partitions:
+            timer.cancel()
+            for _, partition in found:
                 partition.waiters.pop(changed, None)
 
     # ── reading ──
