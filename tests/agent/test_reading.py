@@ -118,3 +118,13 @@ def test_a_slice_that_is_full_says_so() -> None:
     found = Slice([], 0, 100)
     assert not append_batches(found, memoryview(placed(3, 100) + placed(1, 110)), 100, 1)
     assert found.next_offset == 103
+
+
+def test_only_what_begins_below_the_limit_is_served() -> None:
+    extent = memoryview(batch(3) + batch(4) + batch(5))
+    found = Slice([], 0, 100)
+    assert not append_batches(found, extent, 100, 1 << 20, 107)
+    assert served(found) == [(100, 3), (103, 4)]
+    assert found.next_offset == 107
+    assert not append_batches(found, extent, 107, 1 << 20, 107)
+    assert found.next_offset == 107

@@ -3,8 +3,9 @@
 import asyncio
 
 from braidlog.agent.placement import candidates_for, leader_for, zone_of_client
-from braidlog.agent.view import TAIL_EXTENTS_MAX, ClusterView
+from braidlog.agent.view import ABORTED_MAX, TAIL_EXTENTS_MAX, ClusterView
 from braidlog.control.interface import (
+    AbortedRange,
     AgentChanged,
     AgentInfo,
     AgentRemoved,
@@ -18,6 +19,7 @@ from braidlog.control.interface import (
     TopicChanged,
     TopicInfo,
     TopicRemoved,
+    TransactionsEnded,
 )
 
 TOPIC = b"t" * 16
@@ -113,3 +115,49 @@ def test_clients_that_name_their_zone_are_sent_to_its_agents() -> None:
     assert {agent.node_id for agent in candidates_for(view, "z2")} == {2, 3}
     assert {agent.node_id for agent in candidates_for(view, "nowhere")} == {1, 2, 3}
     assert leader_for(view, view.partitions[11], "z1") == 1
+
+
+def ended(number: int, offset: int, unstable: int = -1, first_offset: int = -1) -> TransactionsEnded:
+    """A marker in partition 11; with a first offset, of an aborted transaction of producer 7."""
+    extent = IndexedExtent(11, offset, offset + 1, number, 0, 78, 0, 0, b"marker")
+    aborted = [AbortedRange(11, 7, first_offset, offset)] if first_offset >= 0 else []
+    return TransactionsEnded(number, [extent], [(11, unstable)], aborted)
+
+
+def test_open_transactions_hold_back_the_stable_offset() -> None:
+    view = loaded_view()
+    partition = view.partitions[11]
+    assert partition.last_stable_offset == 10
+    opening = sequenced(1, 11, 10, 15)
+    opening = ObjectSequenced(opening.object, opening.extents, [(11, 12)])
+    view.apply([opening, sequenced(2, 11, 15, 20)], FeedPosition(1, 7))
+    assert (partition.last_stable_offset, partition.high_watermark) == (12, 20)
+    view.apply([ended(3, 20, unstable=16)], FeedPosition(1, 8))
+    assert (partition.last_stable_offset, partition.high_watermark) == (16, 21)
+    view.apply([ended(4, 21)], FeedPosition(1, 9))
+    assert (partition.last_stable_offset, partition.high_watermark) == (22, 22)
+    tail = partition.tail_from(20)
+    assert tail is not None
+    assert [extent.inline for extent, _ in tail] == [b"marker", b"marker"]
+    view.apply([BoundsChanged(PartitionBounds(11, 5, 22, 50, 21))], FeedPosition(1, 10))
+    assert partition.last_stable_offset == 21
+
+
+def test_aborted_transactions_are_known_as_far_back_as_they_are_kept() -> None:
+    view = ClusterView()
+    topic = TopicInfo(TOPIC, "orders", [11], {}, 1, 0)
+    view.load(Snapshot(FeedPosition(1, 5), "cluster", [topic], [PartitionBounds(11, 0, 10, 100, 3, 8)], [], {}))
+    partition = view.partitions[11]
+    assert partition.last_stable_offset == 3
+    assert partition.aborted_within(7, 10) is None
+    assert partition.aborted_within(8, 10) == []
+    view.apply([ended(1, 10, first_offset=9), ended(2, 11, first_offset=4)], FeedPosition(1, 7))
+    assert partition.aborted_within(8, 12) == [(7, 9), (7, 4)]
+    assert partition.aborted_within(8, 9) == [(7, 4)]
+    assert partition.aborted_within(11, 12) == [(7, 4)]
+    for at in range(ABORTED_MAX):
+        view.apply([ended(3 + at, 12 + at, first_offset=12)], FeedPosition(1, 8 + at))
+    assert partition.aborted_within(11, 100) is None
+    found = partition.aborted_within(12, 100)
+    assert found is not None
+    assert len(found) == ABORTED_MAX

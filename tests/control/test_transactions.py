@@ -461,6 +461,8 @@ async def test_transactions_are_described_and_listed(plane: Plane) -> None:
     assert await listed(producer_ids=[ongoing.producer_id]) == ["b"]
     assert await listed(duration_ms_min=2_000) == ["b"]
     assert await listed(duration_ms_min=2_001) == []
+    assert await listed(pattern="[b-z]") == ["b"]
+    assert (await plane.service.list_transactions(ListTransactions(pattern="("))).error_code == 128
     producers = (await plane.service.describe_producers(DescribeProducers([topic.partition_ids[1], 999]))).partitions
     ((writer,),) = (each.producers for each in producers)
     assert (writer.producer_id, writer.last_sequence, writer.transaction_start_offset) == (ongoing.producer_id, 0, 0)

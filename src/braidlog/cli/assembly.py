@@ -19,6 +19,7 @@ from braidlog.control.metadata import open_metadata
 from braidlog.control.server import serve_control
 from braidlog.control.service import ControlService
 from braidlog.control.settings import ControlSettings
+from braidlog.control.transaction_settings import TransactionSettings
 from braidlog.cost.prices import PRICES
 from braidlog.objects.latency import SlowStore, latency_profile
 from braidlog.objects.metered import MeteredStore, StoreMetrics
@@ -301,6 +302,10 @@ def control_settings(settings: ControlPlaneSettings) -> ControlSettings:
             merge_age_s=settings.merge_age_s,
             compaction_bytes_min=settings.compaction_size_bytes,
             compaction_interval_s=settings.compaction_interval_s,
+        ),
+        transactions=TransactionSettings(
+            timeout_ms_max=settings.transaction_max_timeout_ms,
+            id_expiration_ms=settings.transactional_id_expiration_ms,
         ),
         groups=GroupSettings(
             session_timeout_ms_min=settings.group_min_session_timeout_ms,

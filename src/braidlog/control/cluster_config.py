@@ -91,6 +91,8 @@ CLUSTER_CONFIGS: dict[str, ConfigDefinition] = {
         ),
         _started_with("offset.metadata.max.bytes", "How much text a committed offset may carry."),
         _started_with("offsets.retention.minutes", "How long the offsets of a group without members are kept."),
+        _started_with("transaction.max.timeout.ms", "The longest transaction timeout that a producer may ask for."),
+        _started_with("transactional.id.expiration.ms", "How long a transactional id that is not used is kept."),
     ),
 }
 

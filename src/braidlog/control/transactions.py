@@ -45,6 +45,7 @@ from braidlog.control.interface import (
 from braidlog.control.metadata import MetadataStore, Transaction
 from braidlog.control.producers import Producers, write_producers
 from braidlog.control.recent import RecentExtents
+from braidlog.control.topic_pattern import InvalidPattern, TopicPattern
 from braidlog.control.transaction_plans import AppendPlan, EndPlan
 from braidlog.control.transaction_settings import TransactionSettings
 from braidlog.control.transaction_state import EPOCH_LAST, Ending, Transactional, TransactionState, state_after
@@ -489,7 +490,17 @@ class Transactions:
         )
 
     async def list(self, request: ListTransactions) -> TransactionListings:
-        return TransactionListings([_listing(known) for known in self._matching(request)])
+        try:
+            pattern = TopicPattern(request.pattern) if request.pattern else None
+        except InvalidPattern:
+            return TransactionListings([], int(ErrorCode.INVALID_REGULAR_EXPRESSION))
+        return TransactionListings(
+            [
+                _listing(known)
+                for known in self._matching(request)
+                if pattern is None or pattern.matches(known.transactional_id)
+            ]
+        )
 
     def _matching(self, request: ListTransactions) -> Iterable[Transactional]:
         states, producer_ids = frozenset(request.states), frozenset(request.producer_ids)

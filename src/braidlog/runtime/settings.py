@@ -171,6 +171,10 @@ class ControlPlaneSettings(CommonSettings):
     """The shortest session.timeout.ms that a consumer may ask for."""
     group_max_session_timeout_ms: Milliseconds = Field(1_800_000, ge=1, examples=["30m"])
     """The longest session.timeout.ms that a consumer may ask for."""
+    transaction_max_timeout_ms: Milliseconds = Field(900_000, ge=1, le=43_200_000, examples=["15m"])
+    """The longest transaction.timeout.ms that a producer may ask for."""
+    transactional_id_expiration_ms: Milliseconds = Field(604_800_000, ge=1_000, examples=["7d"])
+    """A transactional id that was not used for so long is forgotten."""
     group_consumer_session_timeout_ms: Milliseconds = Field(45_000, ge=100, le=1_800_000, examples=["45s"])
     """After this without a heartbeat a member of a group with group.protocol=consumer is gone."""
     group_consumer_heartbeat_interval_ms: Milliseconds = Field(5_000, ge=10, le=600_000, examples=["5s"])

@@ -329,7 +329,13 @@ FULL = {
     ),
     61: part("DescribeProducersRequest", topics=[part("TopicRequest", name="nowhere", partition_indexes=(0,))]),
     65: part("DescribeTransactionsRequest", transactional_ids=("nobody", "")),
-    66: part("ListTransactionsRequest", state_filters=("Ongoing", "?"), producer_id_filters=(1,), duration_filter=5),
+    66: part(
+        "ListTransactionsRequest",
+        state_filters=("Ongoing", "?"),
+        producer_id_filters=(1,),
+        duration_filter=5,
+        transactional_id_pattern="t.*",
+    ),
     74: part("ListConfigResourcesRequest", resource_types=(2, 4)),
     75: part(
         "DescribeTopicPartitionsRequest",

@@ -49,13 +49,6 @@ async def test_all_agents_name_the_same_coordinator(call: ApiCaller) -> None:
 
 
 async def test_no_coordinator(call: ApiCaller) -> None:
-    transaction = part("FindCoordinatorRequest", key="t", key_type=1, coordinator_keys=("t",))
-    for version in (1, 3):
-        response = await call(FIND, transaction, version=version)
-        assert (response.error_code, response.node_id) == (ErrorCode.transactional_id_authorization_failed, -1)
-        assert "not supported" in response.error_message
-    [coordinator] = (await call(FIND, transaction)).coordinators
-    assert coordinator.error_code is ErrorCode.transactional_id_authorization_failed
     [coordinator] = (await call(FIND, part("FindCoordinatorRequest", key_type=2, coordinator_keys=("s",)))).coordinators
     assert coordinator.error_code is ErrorCode.invalid_request
     view = call.agent.view

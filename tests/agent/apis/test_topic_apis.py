@@ -516,13 +516,3 @@ async def test_producer_ids_are_all_different(call: ApiCaller) -> None:
     assert {answer.error_code for answer in answers} == {ErrorCode.none}
     assert len({answer.producer_id for answer in answers}) == 3
     assert {answer.producer_epoch for answer in answers} == {0}
-
-
-async def test_transactions_are_refused(call: ApiCaller) -> None:
-    for transactional_id, code in (
-        ("t", ErrorCode.transactional_id_authorization_failed),
-        ("", ErrorCode.invalid_request),
-    ):
-        request = part("InitProducerIdRequest", transactional_id=transactional_id, transaction_timeout=TIMEOUT)
-        answer = await call(22, request)
-        assert (answer.error_code, answer.producer_id) == (code, -1)

@@ -1,4 +1,4 @@
-"""ListTransactions: by state and producer, from version 1 by duration."""
+"""ListTransactions: by state and producer, from version 1 by duration, from version 2 by a pattern."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from braidlog.agent.context import RequestContext
 from braidlog.control.interface import ListTransactions, TransactionListing
 
 KEY = 66
-VERSIONS = range(2)
+VERSIONS = range(3)
 
 STATES = frozenset(
     (
@@ -53,9 +53,10 @@ async def _list(request: Any, states: list[str], context: RequestContext) -> tup
         states,
         list(request.producer_id_filters),
         getattr(request, "duration_filter", -1),
+        getattr(request, "transactional_id_pattern", None) or "",
     )
     try:
         answer = await context.agent.control.list_transactions(wanted, timeout_s=GROUP_CALL_TIMEOUT_S)
     except CONTROL_FAILURES as error:
         return group_failure(error), []
-    return ErrorCode.none, answer.transactions
+    return ErrorCode(answer.error_code), answer.transactions

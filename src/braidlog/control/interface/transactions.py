@@ -101,6 +101,8 @@ class ListTransactions(Message, frozen=True):
     producer_ids: list[int] = msgspec.field(default_factory=list)
     duration_ms_min: int = -1
     """Only ongoing transactions that have lasted so long; -1: any."""
+    pattern: str = ""
+    """A regular expression that the whole transactional id must match."""
 
 
 class TransactionListing(Message, frozen=True):
@@ -111,6 +113,7 @@ class TransactionListing(Message, frozen=True):
 
 class TransactionListings(Message, frozen=True):
     transactions: list[TransactionListing]
+    error_code: int = 0
 
 
 class DescribeProducers(Message, frozen=True):

@@ -68,7 +68,7 @@ def _decision_before_the_markers() -> AbstractContextManager[None]:
 
     async def end(self: transactions.Transactions, endings: list[Ending]) -> None:
         if not isinstance(self._metadata, Slow):
-            self._metadata = Slow(self._metadata)  # type: ignore[assignment]
+            self._metadata = Slow(self._metadata)
         await original(self, endings)
 
     return replaced((transactions.Transactions, "_end", end))
