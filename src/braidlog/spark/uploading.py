@@ -26,7 +26,7 @@ _RENEWALS_PER_LEASE = 4
 
 
 class Lease:
-    """A write epoch that is held as long as somebody writes under it, and the topics as they were when it began."""
+    """A write epoch that is held as long as somebody writes under it, and the topics as they were when a task began."""
 
     def __init__(self, link: Link, lease_id: str) -> None:
         self._link = link
@@ -49,7 +49,10 @@ class Lease:
             self._granted = await self._ask()
 
     def renew(self) -> None:
+        """For another task, whose topics may have changed meanwhile."""
         self._granted = self._link.run(self._ask())
+        self._snapshot = None
+        self._topics = {}
 
     def topic(self, name: str) -> Topic:
         found = self._topics.get(name)
