@@ -6,6 +6,7 @@ when that one changes: who edits them deletes `__pycache__`. Arguments are decla
 because arrays over `bytes` are.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -44,6 +45,7 @@ TABLE_OUT = types.Array(types.int64, 2, "C")
 raw_memcpy: Any = cgutils.raw_memcpy
 _BYTE: Any = ir.IntType(8)
 _INT: Any = ir.IntType(32)
+_WORD: Any = ir.IntType(64)
 
 
 def compiled(result: Any, *arguments: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -96,6 +98,22 @@ def _copy_bytes(typing_context: Any, to: Any, to_position: Any, source: Any, pos
 
 
 copy_bytes: Any = intrinsic(_copy_bytes)
+
+
+def _load_word(typing_context: Any, array: Any, position: Any) -> Any:
+    """Eight bytes from `position` on as one number, the first of them lowest. Callers know that they are there."""
+    signature = types.uint64(array, types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), _WORD.as_pointer())
+        word = builder.load(address, align=1)
+        return word if sys.byteorder == "little" else builder.bswap(word)
+
+    return signature, generate
+
+
+load_word: Any = intrinsic(_load_word)
 
 
 def _prefetch(typing_context: Any, array: Any, row: Any) -> Any:

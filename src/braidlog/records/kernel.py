@@ -24,6 +24,7 @@ from braidlog.records.compiled import (
     copy_bytes,
     i64,
     inlined,
+    load_word,
     types,
     u8,
     u64,
@@ -185,29 +186,6 @@ def walk_batches(data: Bytes, base_offset: int, end_offset: int, table: Numbers)
 
 
 @inlined
-def read_record_start(data: Bytes, position: int, end: int, last_offset_delta: int) -> tuple[int, int, int, int]:
-    """The fixed part of the record at `position`: (timestamp delta, offset delta, position of its key, record's end).
-
-    With a problem the record's end is -1 and the position of the key is the problem's code.
-    """
-    length, position = read_varint(data, position, end)
-    if position < 0:
-        return 0, 0, _CUT_OFF, -1
-    if length < _RECORD_BYTES_MIN - 1 or length > end - position:
-        return 0, 0, _BAD_RECORD_LENGTH, -1
-    record_end = position + length
-    timestamp_delta_ms, position = read_varint(data, position + 1, record_end)
-    if position < 0:
-        return 0, 0, _CUT_OFF, -1
-    offset_delta, position = read_varint(data, position, record_end)
-    if position < 0:
-        return 0, 0, _CUT_OFF, -1
-    if offset_delta < 0 or offset_delta > last_offset_delta:
-        return 0, 0, _BAD_OFFSET_DELTA, -1
-    return timestamp_delta_ms, offset_delta, position, record_end
-
-
-@inlined
 def read_field(data: Bytes, position: int, end: int) -> tuple[int, int]:
     """Length and position of the content of a key, value or header; -1 as the length is null.
 
@@ -221,6 +199,75 @@ def read_field(data: Bytes, position: int, end: int) -> tuple[int, int]:
     if length > end - position:
         return _BAD_FIELD_LENGTH, -1
     return length, position
+
+
+@compiled(types.UniTuple(I64, 5), U8_IN, I64, I64, I64)
+def _read_long_start(data: Bytes, position: int, end: int, last_offset_delta: int) -> tuple[int, int, int, int, int]:
+    """`read_record_start`, whatever the record is like."""
+    length, position = read_varint(data, position, end)
+    if position < 0:
+        return 0, 0, 0, _CUT_OFF, -1
+    if length < _RECORD_BYTES_MIN - 1 or length > end - position:
+        return 0, 0, 0, _BAD_RECORD_LENGTH, -1
+    record_end = position + length
+    timestamp_delta_ms, position = read_varint(data, position + 1, record_end)
+    if position < 0:
+        return 0, 0, 0, _CUT_OFF, -1
+    offset_delta, position = read_varint(data, position, record_end)
+    if position < 0:
+        return 0, 0, 0, _CUT_OFF, -1
+    if offset_delta < 0 or offset_delta > last_offset_delta:
+        return 0, 0, 0, _BAD_OFFSET_DELTA, -1
+    key_length, position = read_field(data, position, record_end)
+    if position < 0:
+        return 0, 0, 0, key_length, -1
+    return timestamp_delta_ms, offset_delta, key_length, position, record_end
+
+
+@inlined
+def _short_varint(word: int) -> tuple[int, int]:
+    """The number that a word begins with, and its bytes, provided that these are not more than three."""
+    if word & u64(0x80) == u64(0):
+        value, size = word & u64(0x7F), i64(1)
+    elif word & u64(0x8000) == u64(0):
+        value, size = (word & u64(0x7F)) | ((word >> u64(1)) & u64(0x3F80)), i64(2)
+    else:
+        value = (word & u64(0x7F)) | ((word >> u64(1)) & u64(0x3F80)) | ((word >> u64(2)) & u64(0x1FC000))
+        size = i64(3)
+    return i64(value >> u64(1)) ^ -i64(value & u64(1)), size
+
+
+@inlined
+def read_record_start(data: Bytes, position: int, end: int, last_offset_delta: int) -> tuple[int, int, int, int, int]:
+    """The record at `position`: (timestamp delta, offset delta, key's length or less than 0, key's position, its end).
+
+    With a problem the record's end is -1 and the position of the key is the problem's code. Nearly always the four
+    numbers at a record's start are short. Then two words hold them all, and taking them out of words is twice as fast
+    as byte by byte, where each number must wait for the one before it.
+    """
+    if end - position >= 16:
+        word = load_word(data, position)
+        length, size = _short_varint(word)
+        start = position + size
+        if word & u64(0x808080) != u64(0x808080) and 9 <= length <= end - start:
+            word = load_word(data, start + 1)
+            timestamp_delta_ms, first = _short_varint(word)
+            offset_delta, second = _short_varint(word >> u64(8 * first))
+            key_length, third = _short_varint(word >> u64(8 * (first + second)))
+            used = first + second + third
+            # Each number's last byte says that there are no more, unless the number is longer than three.
+            last_bytes = (word >> u64(8 * (first - 1))) | (word >> u64(8 * (first + second - 1)))
+            last_bytes |= word >> (u64(8 * (used - 1)) & u64(63))
+            key_position = start + 1 + used
+            record_end = start + length
+            if (
+                used <= 8
+                and last_bytes & u64(0x80) == u64(0)
+                and 0 <= offset_delta <= last_offset_delta
+                and key_length <= record_end - key_position
+            ):
+                return timestamp_delta_ms, offset_delta, key_length, key_position, record_end
+    return _read_long_start(data, position, end, last_offset_delta)
 
 
 @compiled(types.UniTuple(I64, 2), U8_IN, I64, I64)
@@ -288,12 +335,11 @@ def scan_records(
         append_ms = table[row, _MAX_MS]
         is_append_time = table[row, _ATTRIBUTES] & _TIMESTAMP_TYPE_BIT != 0
         for _ in range(table[row, _RECORD_COUNT]):
-            delta_ms, offset_delta, position, record_end = read_record_start(data, position, end, last_offset_delta)
+            delta_ms, offset_delta, key_length, key_start, record_end = read_record_start(
+                data, position, end, last_offset_delta
+            )
             if record_end < 0:
-                return position
-            key_length, key_start = read_field(data, position, record_end)
-            if key_start < 0:
-                return key_length
+                return key_start
             key_end = key_start + max(key_length, 0)
             value_length, value_start = read_field(data, key_end, record_end)
             if value_start < 0:
@@ -417,13 +463,11 @@ def index_records(
         is_append_time = table[row, _ATTRIBUTES] & _TIMESTAMP_TYPE_BIT != 0
         for _ in range(table[row, _RECORD_COUNT]):
             record_start = position
-            delta_ms, offset_delta, position, record_end = read_record_start(data, position, end, last_offset_delta)
+            delta_ms, offset_delta, key_length, key_start, record_end = read_record_start(
+                data, position, end, last_offset_delta
+            )
             if record_end < 0:
-                problem = position
-                break
-            key_length, key_start = read_field(data, position, record_end)
-            if key_start < 0:
-                problem = key_length
+                problem = key_start
                 break
             value_length, value_start = read_field(data, key_start + max(key_length, 0), record_end)
             if value_start < 0:
