@@ -32,6 +32,7 @@ STEADY_S = 30.0
 """A shard that has run for so long is no longer one that keeps dying."""
 LOCK_RETRY_S = 0.002
 FIGURES_TIMEOUT_S = 2.0
+STOP = b"stop\n"
 LINE_BYTES_MAX = 1 << 20
 MEMORY_BYTES_MIN = 16 * 1024 * 1024
 
@@ -85,7 +86,7 @@ class ShardSupervisor:
         self._tasks.append(asyncio.create_task(self._watch()))
 
     async def stop(self) -> None:
-        """Closing its standard input asks a shard to stop; so does the death of this process, by whatever cause."""
+        """Shards are asked to stop on their standard input. Where it just ends, this process is gone, and so are they."""
         self._stopping = True
         for task in self._tasks:
             task.cancel()
@@ -98,7 +99,7 @@ class ShardSupervisor:
         if process is None or process.returncode is not None:
             return
         assert process.stdin is not None
-        process.stdin.close()
+        process.stdin.write(STOP)
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await process.wait()
@@ -274,12 +275,15 @@ class ShardOrders:
         os.close(self._report_fd)
 
     def stop_with_supervisor(self) -> None:
-        """Stop as if by a signal when the supervisor closes our standard input, or is gone."""
+        """Stop as if by a signal when the supervisor says so; and at once when it is gone, so that the next one finds
+        our port free. What was not acknowledged is then sent again."""
         loop = asyncio.get_running_loop()
 
-        def ended() -> None:
-            if not os.read(0, 4096):
-                loop.remove_reader(0)
+        def told() -> None:
+            said = os.read(0, 4096)
+            if not said:
+                os._exit(1)
+            if STOP in said:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-        loop.add_reader(0, ended)
+        loop.add_reader(0, told)

@@ -123,6 +123,9 @@ class Network:
         context = transport.process.context if transport.process is not None else None
         self._loop.call_later(delay_s, function, *args, context=context)
 
+    def toss(self) -> bool:
+        return self._entropy.below(2) == 0
+
     @property
     def now_s(self) -> float:
         return self._loop.time()
@@ -205,6 +208,13 @@ class _Pipe:
             self.queued_bytes -= len(data)
             self._sink.received(data)
             self._source.drained(self.queued_bytes)
+
+    def end(self) -> float:
+        """Nothing more will be sent. Returns how long what is on its way still takes, where it is not lost."""
+        if self._network.toss() or self._network.is_blocked(self._source.host, self._sink.host):
+            self.drop()
+            return 0.0
+        return max(0.0, self._busy_until_s - self._network.now_s)
 
     def drop(self) -> None:
         self._queue.clear()
@@ -333,8 +343,10 @@ class SimTransport(asyncio.Transport):
             self.call(self._lose, ConnectionResetError(104, "connection reset by peer"))
 
     def died(self) -> None:
-        """This end's process was killed: the operating system resets the connection for it."""
+        """This end's process was killed: the operating system resets the connection for it. What was sent before that
+        is lost, or arrives all the same."""
         self._lost = True
-        self.pipe.drop()
+        left_s = self.pipe.end()
         peer = self.pipe._sink
-        peer._loop.call_later(0.001, peer.reset, context=peer.process.context if peer.process is not None else None)
+        context = peer.process.context if peer.process is not None else None
+        peer._loop.call_later(left_s + 0.001, peer.reset, context=context)
