@@ -1,4 +1,8 @@
 """A shuffle through the object store: records travel in large objects, and only notifications between tasks.
 
-Nothing here but `blob_shuffle` and what it names needs Spark: batcher and debatcher carry any Arrow rows.
+Nothing but `BlobShuffle` needs Spark: batcher and debatcher carry any Arrow rows.
 """
+
+from braidlog.spark.shuffle.blob_shuffle import BlobShuffle
+
+__all__ = ["BlobShuffle"]

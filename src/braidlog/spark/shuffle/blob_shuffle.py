@@ -1,0 +1,124 @@
+"""`BlobShuffle`: what people change in a Spark job, a line for each shuffle."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from braidlog.objects.keys import shuffle_key
+from braidlog.objects.open import redacted
+from braidlog.runtime.entropy import Entropy, SystemEntropy
+from braidlog.runtime.quantities import parse_bytes, parse_seconds
+from braidlog.spark.errors import JobError
+from braidlog.spark.shuffle.buffers import PARTITIONS_MAX
+from braidlog.spark.shuffle.carrying import carried_schema, cast_to, key_hash
+from braidlog.spark.shuffle.tasks import ArrowFunction, MapSide, ReduceSide, ShufflePlan
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+NOTIFICATION_DDL = (
+    "partition int not null, key string not null, position bigint not null, length bigint not null,"
+    " row_count bigint not null, checksum bigint not null, object_bytes bigint not null, zone string not null"
+)
+"""`notifying.NOTIFICATION_SCHEMA`, as Spark writes it."""
+
+
+class BlobShuffle:
+    """Shuffles DataFrames through an object store.
+
+    Rows cross executors in objects of about `batch_bytes`; Spark itself exchanges only who finds what where. Works on
+    DataFrames and on streams.
+    """
+
+    def __init__(
+        self,
+        store: str,
+        *,
+        batch_bytes: int | str = "16MiB",
+        batch_interval: float | str = "5s",
+        compression: str = "lz4",
+        zone: str | None = None,
+        zones: Sequence[str] = (),
+        uploads_in_flight: int = 4,
+        read_ahead: int | str = "64MiB",
+        job: str | None = None,
+        entropy: Entropy | None = None,
+    ) -> None:
+        """`store` is a URL that all executors can reach: s3://bucket/prefix, or file:///folder on a shared disk.
+
+        `zones` are where executors run; batches are then formed for each of them. An executor's own zone is `zone`, or
+        what the variable BRAIDLOG_ZONE says on it (spark.executorEnv.BRAIDLOG_ZONE). `job` names the application's
+        batches in the store, and is random by default.
+        """
+        chosen = job if job is not None else (entropy or SystemEntropy()).token(8).hex()
+        shuffle_key(chosen, "check", 0)
+        self._store_url = store
+        try:
+            self._template = ShufflePlan(
+                store_url=store,
+                job=chosen,
+                zones=tuple(dict.fromkeys(zones)) or (zone or "",),
+                partitions=1,
+                batch_bytes=parse_bytes(batch_bytes),
+                interval_s=parse_seconds(batch_interval),
+                compression=compression,
+                uploads_in_flight_max=uploads_in_flight,
+                ahead_bytes_max=parse_bytes(read_ahead),
+                zone=zone,
+            )
+        except ValueError as error:
+            raise JobError(f"a setting of the shuffle {error}", help='For example batch_bytes="16MiB".') from error
+        _ = self._template.batcher_settings  # which refuses what cannot be
+
+    @property
+    def job(self) -> str:
+        return self._template.job
+
+    def __repr__(self) -> str:
+        return f"BlobShuffle({redacted(self._store_url)!r}, job={self.job!r})"
+
+    def repartition(self, df: "DataFrame", partitions: int, *keys: "str | Column") -> "DataFrame":
+        """As `df.repartition(partitions, *keys)`: the same rows in the same partitions."""
+        rows = self._notifications(df, partitions, list(keys)).mapInArrow(
+            ReduceSide(self._plan(partitions)).__call__, carried_schema(df.schema)
+        )
+        return rows if rows.schema == df.schema else cast_to(rows, df.schema)
+
+    def apply(
+        self,
+        df: "DataFrame",
+        partitions: int,
+        keys: "str | Column | list[str | Column]",
+        function: ArrowFunction,
+        schema: "StructType | str | None" = None,
+    ) -> "DataFrame":
+        """What `function` makes of each partition, of which it gets the rows as Arrow batches. It runs where the rows
+        are read, so that only its results go through the JVM. `schema` is that of the results; without one, the
+        DataFrame's own. Intervals of months, and of months, days and time together, are text there."""
+        chosen = keys if isinstance(keys, list) else [keys]
+        return self._notifications(df, partitions, chosen).mapInArrow(
+            ReduceSide(self._plan(partitions), function).__call__,
+            carried_schema(df.schema) if schema is None else schema,
+        )
+
+    def _notifications(self, df: "DataFrame", partitions: int, keys: "list[str | Column]") -> "DataFrame":
+        """The map side, and the plan's only exchange."""
+        from pyspark.sql import functions
+        from pyspark.sql.types import IntegerType, StructField, StructType
+
+        if not keys:
+            raise JobError("a shuffle needs a key", help='For example shuffle.repartition(df, 64, "key").')
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise JobError(f"{partitions} partitions", help=f"1 to {PARTITIONS_MAX} are possible.")
+        # The JVM hashes keys as its own shuffle does, with the same seed.
+        partition = functions.pmod(key_hash(df, keys), functions.lit(partitions))
+        schema = StructType([*carried_schema(df.schema), StructField("partition", IntegerType())])
+        # Spark refuses to hand columns with odd names to Python, so names take another way.
+        rows = cast_to(df.select("*", partition), schema, [f"c{number}" for number in range(len(schema))])
+        return rows.mapInArrow(
+            MapSide(self._plan(partitions), tuple(df.columns)).__call__, NOTIFICATION_DDL
+        ).repartitionById(partitions, "partition")
+
+    def _plan(self, partitions: int) -> ShufflePlan:
+        return replace(self._template, partitions=partitions)

@@ -1,0 +1,135 @@
+"""What runs in Spark's tasks: the two Python stages on either side of the exchange of notifications."""
+
+import os
+from collections.abc import AsyncGenerator, Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
+
+from braidlog.spark.errors import told_to_people
+from braidlog.spark.shuffle.batcher import Batcher, BatcherSettings
+from braidlog.spark.shuffle.debatcher import Debatcher, DebatcherSettings, StoreReader
+from braidlog.spark.shuffle.notifying import Notification, from_arrow, to_arrow
+from braidlog.spark.shuffle.worker import Worker, worker_for
+
+ZONE_VARIABLE = "BRAIDLOG_ZONE"
+"""Names an executor's zone: spark.executorEnv.BRAIDLOG_ZONE."""
+
+ArrowFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""From the rows of one partition to what becomes of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShufflePlan:
+    """All that tasks must know. It travels to them with the plan."""
+
+    store_url: str
+    job: str
+    zones: tuple[str, ...]
+    partitions: int
+    batch_bytes: int
+    interval_s: float
+    compression: str
+    uploads_in_flight_max: int
+    ahead_bytes_max: int
+    zone: str | None
+
+    @property
+    def zone_of_partition(self) -> list[str]:
+        """The destination zone of each partition: they take turns."""
+        return [self.zones[partition % len(self.zones)] for partition in range(self.partitions)]
+
+    @property
+    def batcher_settings(self) -> BatcherSettings:
+        return BatcherSettings(
+            job=self.job,
+            batch_bytes=self.batch_bytes,
+            interval_s=self.interval_s,
+            compression=self.compression,
+            uploads_in_flight_max=self.uploads_in_flight_max,
+            zone=own_zone(self),
+        )
+
+    @property
+    def debatcher_settings(self) -> DebatcherSettings:
+        return DebatcherSettings(ahead_bytes_max=self.ahead_bytes_max)
+
+
+def own_zone(plan: ShufflePlan) -> str:
+    return plan.zone if plan.zone is not None else os.environ.get(ZONE_VARIABLE, "")
+
+
+@dataclass(frozen=True, slots=True)
+class MapSide:
+    """Rows, with their partition in the last column, into notifications."""
+
+    plan: ShufflePlan
+    names: tuple[str, ...]
+    """Of all columns but the last."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with told_to_people("shuffle"):
+            worker = worker_for(self.plan.store_url)
+            batcher = worker.run(self._begin(worker))
+            try:
+                for batch in batches:
+                    if batch.num_rows:
+                        last = batch.num_columns - 1
+                        rows = batch.select(list(range(last))).rename_columns(self.names)
+                        partitions = batch.column(last).to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
+                        finished = worker.run(_add(batcher, rows, partitions))
+                        if finished:
+                            yield to_arrow(finished)
+                finished = worker.run(_finish(batcher))
+                if finished:
+                    yield to_arrow(finished)
+            finally:
+                worker.run(batcher.close())
+
+    async def _begin(self, worker: Worker) -> Batcher:
+        plan = self.plan
+        return Batcher(
+            worker.store,
+            plan.batcher_settings,
+            plan.zone_of_partition,
+            clock=worker.clock,
+            entropy=worker.entropy,
+        )
+
+
+async def _add(batcher: Batcher, rows: pa.RecordBatch, partitions: npt.NDArray[np.int32]) -> list[Notification]:
+    await batcher.add(rows, partitions)
+    return batcher.take_finished()
+
+
+async def _finish(batcher: Batcher) -> list[Notification]:
+    await batcher.finish()
+    return batcher.take_finished()
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceSide:
+    """Notifications of one partition into its rows, and what a function makes of them."""
+
+    plan: ShufflePlan
+    function: ArrowFunction | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = self._rows(batches)
+        return rows if self.function is None else iter(self.function(rows))
+
+    def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        notifications = [each for batch in batches for each in from_arrow(batch)]
+        if notifications:
+            with told_to_people("shuffle"):
+                worker = worker_for(self.plan.store_url)
+                yield from worker.iterate(self._read(worker, notifications))
+
+    async def _read(self, worker: Worker, notifications: list[Notification]) -> AsyncGenerator[pa.RecordBatch, None]:
+        # In the order of their names, and not of their arrival: the same rows are then the same batches, every time.
+        debatcher = Debatcher(StoreReader(worker.store), self.plan.debatcher_settings)
+        async for rows in debatcher.rows(sorted(notifications, key=lambda each: (each.key, each.position))):
+            yield rows

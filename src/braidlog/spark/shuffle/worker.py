@@ -1,0 +1,77 @@
+"""What a Python process of Spark needs for shuffles: an event loop in a thread of its own, and stores that its tasks
+share."""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from typing import Any, TypeVar
+
+from braidlog.objects.open import open_store
+from braidlog.objects.store import Store
+from braidlog.runtime.clock import Clock, SystemClock
+from braidlog.runtime.entropy import Entropy, SystemEntropy
+from braidlog.spark.errors import JobError
+
+T = TypeVar("T")
+
+_WORKERS_MAX = 8
+
+
+class Worker:
+    """Use `worker_for`. Safe from any thread."""
+
+    def __init__(self, store_url: str) -> None:
+        if store_url.startswith("memory:"):
+            raise JobError(
+                "a store in memory can be read by its own process alone",
+                help="Shuffle through file:///folder (a folder that all executors share) or s3://bucket/prefix.",
+            )
+        self.clock: Clock = SystemClock()
+        self.entropy: Entropy = SystemEntropy()
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="braidlog-shuffle", daemon=True).start()
+        self.store: Store = self.run(self._open(store_url))
+
+    async def _open(self, store_url: str) -> Store:
+        return open_store(store_url, clock=self.clock, entropy=self.entropy.fork("store"))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
+        """An asynchronous generator as an ordinary one. Whoever stops early ends it."""
+
+        async def following() -> tuple[T] | None:
+            try:
+                return (await anext(items),)
+            except StopAsyncIteration:
+                return None
+
+        try:
+            while (found := self.run(following())) is not None:
+                yield found[0]
+        finally:
+            self.run(items.aclose())
+
+    def drop(self) -> None:
+        asyncio.run_coroutine_threadsafe(self.store.close(), self._loop)
+
+
+_workers: dict[tuple[int, str], Worker] = {}
+_workers_lock = threading.Lock()
+
+
+def worker_for(store_url: str) -> Worker:
+    """This process's worker. A forked process does not use its parent's: the loop's thread is not there."""
+    with _workers_lock:
+        key = (os.getpid(), store_url)
+        worker = _workers.get(key)
+        if worker is None:
+            while len(_workers) >= _WORKERS_MAX:
+                oldest = next(iter(_workers))
+                dropped = _workers.pop(oldest)
+                if oldest[0] == os.getpid():
+                    dropped.drop()
+            worker = _workers[key] = Worker(store_url)
+        return worker

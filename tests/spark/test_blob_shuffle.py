@@ -1,0 +1,219 @@
+"""`BlobShuffle` against Spark's own shuffle: the same rows, in the same partitions, without rows in the exchange."""
+
+import decimal
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from braidlog.objects.keys import InvalidKey
+from braidlog.spark.errors import JobError
+from braidlog.spark.shuffle.blob_shuffle import NOTIFICATION_DDL, BlobShuffle
+from braidlog.spark.shuffle.notifying import NOTIFICATION_SCHEMA
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture
+def shuffle(tmp_path: Path) -> BlobShuffle:
+    return BlobShuffle(f"file://{tmp_path}", batch_bytes="256KiB", zones=["a", "b", "c"], job="test")
+
+
+def in_partitions(df: "DataFrame") -> list[str]:
+    """Every row with the partition it is in."""
+    from pyspark.sql import functions
+
+    return sorted(map(repr, df.withColumn("__in", functions.spark_partition_id()).collect()))
+
+
+def random_rows(count: int, seed: int) -> pa.Table:
+    """Nulls, nested types, a few keys that occur once, and one that half of all rows have."""
+    chance = random.Random(seed)
+
+    def maybe(value: Any) -> Any:
+        return None if chance.random() < 0.1 else value
+
+    keys = [maybe(chance.choice([7, 7, 7, 7, chance.randrange(20), chance.randrange(10**6)])) for _ in range(count)]
+    words = [maybe("x" * int(chance.paretovariate(0.8) % 2000) + str(each)) for each in range(count)]
+    return pa.table(
+        {
+            "key": pa.array(keys, pa.int64()),
+            "word": pa.array(words),
+            "raw": pa.array([maybe(chance.randbytes(chance.randrange(30))) for _ in range(count)], pa.binary()),
+            "price": pa.array([maybe(decimal.Decimal(chance.randrange(10**9)) / 100) for _ in range(count)]),
+            "time": pa.array([maybe(chance.randrange(10**15)) for _ in range(count)], pa.timestamp("us", "UTC")),
+            "list": pa.array(
+                [maybe([maybe(n) for n in range(chance.randrange(4))]) for _ in range(count)], pa.list_(pa.int32())
+            ),
+            "struct": pa.array(
+                [maybe({"a": maybe(n), "b": maybe([{"c": str(n)}])}) for n in range(count)],
+                pa.struct({"a": pa.int64(), "b": pa.list_(pa.struct({"c": pa.string()}))}),
+            ),
+            "map": pa.array([maybe([("k", maybe(n))]) for n in range(count)], pa.map_(pa.string(), pa.int64())),
+        }
+    )
+
+
+@pytest.mark.parametrize(("seed", "partitions", "compression"), [(1, 7, "lz4"), (2, 200, "none")])
+def test_repartition_is_as_native(
+    spark: "SparkSession", tmp_path: Path, seed: int, partitions: int, compression: str
+) -> None:
+    shuffle = BlobShuffle(f"file://{tmp_path}", batch_bytes="128KiB", zones=["a", "b"], compression=compression)
+    df = spark.createDataFrame(random_rows(3000, seed))
+    assert in_partitions(shuffle.repartition(df, partitions, "key")) == in_partitions(df.repartition(partitions, "key"))
+
+
+def test_columns_of_every_type_and_expressions_as_keys(spark: "SparkSession", shuffle: BlobShuffle) -> None:
+    df = spark.range(20).selectExpr(
+        "id",
+        "cast(id as tinyint) tiny",
+        "cast(id as decimal(30,7)) number",
+        "date_from_unix_date(int(id)) day",
+        "timestamp_seconds(id) instant",
+        "cast(timestamp_seconds(id) as timestamp_ntz) local",
+        "make_dt_interval(id) days",
+        "if(id % 3 = 0, null, make_ym_interval(id, 3)) months",
+        "array(struct(make_ym_interval(id) as m)) nested_months",
+        "make_interval(1, id, 0, 0, 0, 0, 1.5) mixed",
+        "null nothing",
+        "map('a', array(id)) map",
+        "parse_json('{\"a\": 1}') variant",
+        "id % 2 = 0 flag",
+        "float(id) single",
+        "double('nan') nan",
+        "time'12:03:04' clock",
+        "if(id % 2 = 0, 'Ab', 'aB') collate UTF8_LCASE as text",
+    )
+    keys = ["`text`", (df.id % 3).alias("third"), "number", "days"]
+    shuffled = shuffle.repartition(df, 5, *keys)
+    assert [(field.name, field.dataType) for field in shuffled.schema] == [
+        (field.name, field.dataType) for field in df.schema
+    ]
+
+    def readable(rows: "DataFrame") -> "DataFrame":
+        """Python has nothing to show these as."""
+        return rows.withColumns({each: rows[each].cast("string") for each in ("months", "nested_months", "mixed")})
+
+    assert in_partitions(readable(shuffled)) == in_partitions(readable(df.repartition(5, *keys)))
+    # What a collation takes for equal goes to one partition.
+    text = df.select("id", "text")
+    assert in_partitions(shuffle.repartition(text, 5, "text")) == in_partitions(text.repartition(5, "text"))
+
+
+def exchanges(plan: str) -> list[str]:
+    """What the exchanges of a formatted plan have as their input."""
+    lines = plan.split("\n")
+    titles = [number for number, line in enumerate(lines) if line.startswith("(") and line.endswith(") Exchange")]
+    return [lines[number + 1].partition("[")[2].partition(":")[2] for number in titles]
+
+
+def shuffle_write_bytes(spark: "SparkSession", work: "DataFrame") -> int:
+    """What Spark itself says its shuffle wrote for an action."""
+    store = spark.sparkContext._jsc.sc().statusStore()  # type: ignore[union-attr]
+
+    def total() -> int:
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()  # type: ignore[union-attr]
+        stages = store.stageList(None, False, False, spark.sparkContext._gateway.new_array(spark._jvm.double, 0), None)
+        return sum(stages.apply(number).shuffleWriteBytes() for number in range(stages.size()))
+
+    before = total()
+    work.write.format("noop").mode("overwrite").save()
+    return total() - before
+
+
+def test_only_notifications_go_through_sparks_exchange(spark: "SparkSession", tmp_path: Path) -> None:
+    shuffle = BlobShuffle(f"file://{tmp_path}", batch_bytes="4MiB")
+    values = pa.array([random.Random(each).randbytes(1016) for each in range(16_000)], pa.binary())
+    df = spark.createDataFrame(pa.table({"key": pa.array(range(16_000), pa.int64()), "value": values}))
+    shuffled = shuffle.repartition(df, 16, "key")
+    plan = spark._jvm.PythonSQLUtils.explainString(shuffled._jdf.queryExecution(), "formatted")  # type: ignore[union-attr]
+    assert len(exchanges(plan)) == 1
+    assert "value" not in exchanges(plan)[0]
+    assert plan.count("MapInArrow\nInput") == 2
+    native_bytes = shuffle_write_bytes(spark, df.repartition(16, "key"))
+    blob_bytes = shuffle_write_bytes(spark, shuffled)
+    assert native_bytes > 16_000 * 1016
+    assert 0 < blob_bytes <= 0.01 * native_bytes
+
+
+def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    rows = [batch.select(["key"]) for batch in batches]
+    if rows:
+        counts = pa.Table.from_batches(rows).group_by("key").aggregate([([], "count_all")])
+        yield from counts.rename_columns(["key", "count"]).to_batches()
+
+
+def doubled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.set_column(0, "id", pc.multiply(batch.column(0), 2))
+
+
+def test_a_function_per_partition(spark: "SparkSession", shuffle: BlobShuffle) -> None:
+    df = spark.createDataFrame(random_rows(2000, 3))
+    found = shuffle.apply(df, 5, "key", counted, schema="key bigint, count bigint")
+    expected = df.groupBy("key").count()
+    assert sorted(map(repr, found.collect())) == sorted(map(repr, expected.collect()))
+    ids = spark.range(100)
+    assert sorted(row.id for row in shuffle.apply(ids, 3, ["id"], doubled).collect()) == list(range(0, 200, 2))
+
+
+def test_nothing_and_a_little(spark: "SparkSession", shuffle: BlobShuffle) -> None:
+    empty = spark.range(0)
+    assert shuffle.repartition(empty, 4, "id").collect() == []
+    assert shuffle.repartition(spark.range(1000), 4, "id").limit(3).count() == 3
+    # Other columns may have any name, that of our own included.
+    odd = spark.range(5).selectExpr("id", "id as `__braidlog_partition`", "id as `a.b``c`")
+    assert in_partitions(shuffle.repartition(odd, 2, "`a.b``c`")) == in_partitions(odd.repartition(2, "`a.b``c`"))
+
+
+def test_a_store_that_cannot_be_written_fails_the_job(spark: "SparkSession", tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    shuffle = BlobShuffle(f"file://{tmp_path}/file/store")
+    with pytest.raises(Exception, match="a batch could not be uploaded"):
+        shuffle.repartition(spark.range(10), 2, "id").collect()
+    with pytest.raises(Exception, match="a store in memory"):
+        BlobShuffle("memory://shared").repartition(spark.range(10), 2, "id").collect()
+
+
+def test_a_batch_that_is_gone_fails_the_job(spark: "SparkSession", tmp_path: Path) -> None:
+    shuffle = BlobShuffle(f"file://{tmp_path}", job="gone")
+
+    def remove(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for each in list((tmp_path / "shuffle").glob("*/*/*-*")):
+            each.unlink(missing_ok=True)
+        yield from batches
+
+    with pytest.raises(Exception, match="is not in the store any more"):
+        shuffle.apply(spark.range(10), 2, "id", remove).collect()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"batch_bytes": "2GiB"}, {"batch_bytes": "many"}, {"batch_interval": "0s"}, {"compression": "gzip"}],
+)
+def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(JobError):
+        BlobShuffle("file:///tmp/x", **wrong)
+
+
+def test_wrong_names_and_counts_are_refused(spark: "SparkSession", shuffle: BlobShuffle) -> None:
+    with pytest.raises(InvalidKey):
+        BlobShuffle("file:///tmp/x", job="a/b")
+    for partitions in (0, 100_000):
+        with pytest.raises(JobError, match="partitions"):
+            shuffle.repartition(spark.range(1), partitions, "id")
+    with pytest.raises(JobError, match="key"):
+        shuffle.repartition(spark.range(1), 1)
+    assert "secret" not in repr(BlobShuffle("s3://bucket/x?secret_access_key=secret"))
+
+
+def test_the_two_schemas_of_notifications_are_one(spark: "SparkSession") -> None:
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    assert to_arrow_schema(StructType.fromDDL(NOTIFICATION_DDL)).remove_metadata() == NOTIFICATION_SCHEMA
