@@ -41,7 +41,9 @@ class KeyedProducer:
     """Writes few keys over and over, deletes some, and knows what must be left of each in the end."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
-        self._producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 2})
+        self._producer = confluent_kafka.Producer(
+            {"bootstrap.servers": bootstrap, "linger.ms": 2, "enable.idempotence": True}
+        )
         self._topic = topic
         self._chance = random.Random(5)
         self._stopping = threading.Event()
@@ -193,7 +195,8 @@ def run(folder: Path, strikes: int, seed: int) -> None:
         topics = [NewTopic("events", PARTITIONS), NewTopic("state", PARTITIONS, config=compacted)]
         for future in admin.create_topics(topics).values():
             future.result(20)
-        events = SteadyProducer(bootstrap, "events", partition_count=PARTITIONS, per_s=150)
+        exactly_once: dict[str, object] = {"enable.idempotence": True}
+        events = SteadyProducer(bootstrap, "events", partition_count=PARTITIONS, per_s=150, **exactly_once)
         state = KeyedProducer(bootstrap, "state")
         moments: list[Callable[[], None]] = [bench.wait_job_runs, bench.wait_upload]
         blows: list[Callable[[], None]] = [bench.kill_worker, bench.pause_worker, bench.kill_worker, bench.kill_control]
