@@ -309,9 +309,12 @@ class Producers:
                 del self._cache[producer_id]
                 count -= len(producer.partitions) + 1
 
-    async def reserve_id(self) -> int:
-        """An id that nobody has had. Called by who holds the turn."""
-        await self._ids.reserve(1)
+    async def reserve_ids(self, count: int) -> None:
+        """See to it that so many calls of `take_id` can be served. Called by who holds the turn, as is that."""
+        await self._ids.reserve(count)
+
+    def take_id(self) -> int:
+        """An id that nobody has had."""
         return self._ids.take()
 
     async def init(self, request: InitProducerId) -> ProducerIdentity:
@@ -325,7 +328,8 @@ class Producers:
                     return ProducerIdentity(_INVALID_EPOCH, -1, -1)
             epoch = max(producer.epoch, request.producer_epoch) + 1 if producer is not None else 0
             if producer is None or producer.epoch < 0 or epoch > PRODUCER_EPOCH_MAX:
-                producer, epoch = Producer(await self.reserve_id()), 0
+                await self.reserve_ids(1)
+                producer, epoch = Producer(self.take_id()), 0
             row = (producer.producer_id, epoch, 0, now_ms)
             await self._metadata.transact(lambda tx: write_producers(tx, [row]))
             producer.epoch, producer.adopted, producer.active_ms = epoch, False, now_ms

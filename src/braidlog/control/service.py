@@ -280,6 +280,7 @@ class ControlService:
         if self.cluster_id:
             self.feed.wake()
             await self.sequencer.close()
+            await self.transactions.close()
             await self.groups.close()
         await self._metadata.close()
 
@@ -500,22 +501,22 @@ class ControlService:
         return await self._within(timeout_s, self.transactions.end(request), change=True)
 
     async def find_aborted(self, request: FindAborted, *, timeout_s: float | None = None) -> FoundAborted:
-        return await self._within(timeout_s, self.transactions.find_aborted(request))
+        return await self._within(timeout_s, self.transactions.queries.find_aborted(request))
 
     async def describe_transactions(
         self, request: DescribeTransactions, *, timeout_s: float | None = None
     ) -> TransactionDescriptions:
-        return await self._within(timeout_s, self.transactions.describe(request))
+        return await self._within(timeout_s, self.transactions.queries.describe(request))
 
     async def list_transactions(
         self, request: ListTransactions, *, timeout_s: float | None = None
     ) -> TransactionListings:
-        return await self._within(timeout_s, self.transactions.list(request))
+        return await self._within(timeout_s, self.transactions.queries.list(request))
 
     async def describe_producers(
         self, request: DescribeProducers, *, timeout_s: float | None = None
     ) -> ProducerDescriptions:
-        return await self._within(timeout_s, self.transactions.describe_producers(request), change=True)
+        return await self._within(timeout_s, self.transactions.queries.describe_producers(request), change=True)
 
     # ── jobs ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

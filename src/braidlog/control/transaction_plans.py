@@ -118,6 +118,10 @@ class EndPlan:
     def extent_count(self) -> int:
         return len(self._extents)
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._endings
+
     def add(self, ending: Ending, offsets: GroupWrite | None) -> None:
         """`offsets` are the rows and the effect of what it commits for groups."""
         self._endings.append(ending)
@@ -167,6 +171,8 @@ class EndPlan:
         self._settling = settling
 
     def write(self, tx: Transaction) -> None:
+        if not self._endings:
+            return
         save_rows(
             tx,
             [

@@ -5,11 +5,10 @@ metadata store. So there is no moment at which it is decided and not ended, and 
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
 
-from msgspec import structs
-
-from braidlog.control.aborted import find_aborted
 from braidlog.control.catalog import Catalog
 from braidlog.control.counters import NumberBlocks
 from braidlog.control.error_codes import ErrorCode
@@ -22,31 +21,20 @@ from braidlog.control.interface import (
     AddPartitionsToTransaction,
     CommitOffsetsAnswer,
     CommitTransactionOffsets,
-    DescribeProducers,
-    DescribeTransactions,
     EndTransaction,
     FetchOffsets,
     FetchOffsetsAnswer,
-    FindAborted,
-    FoundAborted,
     InitProducerId,
-    ListTransactions,
     Outcome,
-    PartitionBounds,
-    PartitionProducers,
-    ProducerDescriptions,
     ProducerIdentity,
-    TransactionDescription,
-    TransactionDescriptions,
-    TransactionListing,
-    TransactionListings,
     TransactionOwner,
 )
 from braidlog.control.metadata import MetadataStore, Transaction
 from braidlog.control.producers import Producers, write_producers
 from braidlog.control.recent import RecentExtents
-from braidlog.control.topic_pattern import InvalidPattern, TopicPattern
-from braidlog.control.transaction_plans import AppendPlan, EndPlan
+from braidlog.control.transaction_plans import AppendPlan
+from braidlog.control.transaction_queries import TransactionQueries
+from braidlog.control.transaction_rounds import Round, RoundQueue
 from braidlog.control.transaction_settings import TransactionSettings
 from braidlog.control.transaction_state import EPOCH_LAST, Ending, Transactional, TransactionState, state_after
 from braidlog.control.transaction_store import (
@@ -59,7 +47,6 @@ from braidlog.control.transaction_store import (
 )
 from braidlog.runtime.clock import Clock
 
-_ENDED_PER_STEP = 500
 _EXPIRED_PER_STEP = 1_000
 
 _INVALID_REQUEST = int(ErrorCode.INVALID_REQUEST)
@@ -98,7 +85,9 @@ class Transactions:
         self._feed = feed
         self._clock = clock
         self._settings = settings
+        self._rounds = RoundQueue(turn, self._run_round)
         self._ids: dict[str, Transactional] = {}
+        self.queries = TransactionQueries(metadata, catalog, producers, self._ids, clock)
         self._by_producer: dict[int, Transactional] = {}
         self._ongoing: dict[str, Transactional] = {}
         self._by_group: dict[str, dict[str, Transactional]] = {}
@@ -131,20 +120,22 @@ class Transactions:
         """A producer for the transactional id. Who had it before is fenced off, and what it left open is aborted."""
         transactional_id = request.transactional_id
         if not transactional_id or "\0" in transactional_id:
-            return ProducerIdentity(_INVALID_REQUEST, -1, -1)
+            return _refused(_INVALID_REQUEST)
         if not 0 < request.transaction_timeout_ms <= self._settings.timeout_ms_max:
-            return ProducerIdentity(int(ErrorCode.INVALID_TRANSACTION_TIMEOUT), -1, -1)
-        async with self._turn:
+            return _refused(int(ErrorCode.INVALID_TRANSACTION_TIMEOUT))
+
+        def plan(now: Round) -> ProducerIdentity:
             known = self._ids.get(transactional_id)
             if known is None:
-                return await self._create(transactional_id, request.transaction_timeout_ms)
-            return await self._renew(known, request)
+                return self._create(transactional_id, request.transaction_timeout_ms, now)
+            return self._renew(known, request, now)
 
-    async def _create(self, transactional_id: str, timeout_ms: int) -> ProducerIdentity:
+        return await self._rounds.submit(transactional_id, plan)
+
+    def _create(self, transactional_id: str, timeout_ms: int, now: Round) -> ProducerIdentity:
         if len(self._ids) >= self._settings.ids_max:
-            return ProducerIdentity(int(ErrorCode.POLICY_VIOLATION), -1, -1)
-        now_ms = self._clock.wall_ms()
-        producer_id = await self._producers.reserve_id()
+            return _refused(int(ErrorCode.POLICY_VIOLATION))
+        now_ms, producer_id = now.now_ms, self._producers.take_id()
         known = Transactional(transactional_id, producer_id, 0, -1, -1, timeout_ms, TransactionState.EMPTY, -1, now_ms)
         row = (transactional_id, producer_id, 0, -1, -1, timeout_ms, str(known.state), -1, now_ms)
 
@@ -152,31 +143,32 @@ class Transactions:
             save_rows(tx, [row])
             write_producers(tx, [(producer_id, 0, 0, now_ms)])
 
-        await self._metadata.transact(write)
-        self._ids[transactional_id] = known
-        self._by_producer[producer_id] = known
+        def apply() -> None:
+            self._ids[transactional_id] = known
+            self._by_producer[producer_id] = known
+
+        now.add(write, apply)
         return ProducerIdentity(0, producer_id, 0)
 
-    async def _renew(self, known: Transactional, request: InitProducerId) -> ProducerIdentity:
+    def _renew(self, known: Transactional, request: InitProducerId, now: Round) -> ProducerIdentity:
         asks_for_bump = request.producer_id >= 0
         if asks_for_bump and (request.producer_id, request.producer_epoch) != (known.producer_id, known.epoch):
             if known.is_predecessor(request.producer_id, request.producer_epoch):
                 return ProducerIdentity(0, known.producer_id, known.epoch)
-            return ProducerIdentity(_FENCED, -1, -1)
+            return _refused(_FENCED)
         state = TransactionState.COMPLETE_ABORT if known.is_ongoing else TransactionState.EMPTY
         last_epoch = known.epoch if asks_for_bump else -1
-        ending = await self._next_identity(known, False, state, last_epoch, request.transaction_timeout_ms)
-        await self._end([ending])
-        return ProducerIdentity(0, known.producer_id, known.epoch)
+        ending = self._next_identity(known, False, state, last_epoch, request.transaction_timeout_ms)
+        return self._end(ending, now)
 
-    async def _next_identity(
+    def _next_identity(
         self, known: Transactional, commit: bool, state: TransactionState, last_epoch: int, timeout_ms: int
     ) -> Ending:
         """The end of a transaction after which the producer has a new epoch; or another id, if there is none left."""
         marker_epoch = known.epoch + 1 if known.epoch <= EPOCH_LAST else known.epoch
         producer_id, epoch = known.producer_id, known.epoch + 1
         if known.epoch >= EPOCH_LAST:
-            producer_id, epoch = await self._producers.reserve_id(), 0
+            producer_id, epoch = self._producers.take_id(), 0
         return Ending(known, commit, marker_epoch, producer_id, epoch, last_epoch, timeout_ms, state)
 
     def _find(self, owner: TransactionOwner) -> Transactional | int:
@@ -191,91 +183,97 @@ class Transactions:
     # ── contents ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def add_partitions(self, request: AddPartitionsToTransaction) -> AddedPartitions:
-        async with self._turn:
-            known = self._find(request.owner)
-            if isinstance(known, int):
-                return AddedPartitions(known)
-            states = [self._catalog.partition(topic_id, index) for topic_id, index in request.partitions]
-            if request.verify_only:
-                return AddedPartitions(
-                    0,
-                    [
-                        0 if state is not None and state.partition_id in known.partitions else _ABORTABLE
-                        for state in states
-                    ],
-                )
-            if None in states:
-                missing, others = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), int(ErrorCode.OPERATION_NOT_ATTEMPTED)
-                return AddedPartitions(0, [missing if state is None else others for state in states])
-            added = [state.partition_id for state in states if state and state.partition_id not in known.partitions]
-            if len(known.partitions) + len(added) > self._settings.partitions_max:
-                return AddedPartitions(int(ErrorCode.POLICY_VIOLATION))
-            if added or not known.is_ongoing:
-                now_ms = self._clock.wall_ms()
+        return await self._rounds.submit(request.owner.transactional_id, lambda now: self._add_partitions(request, now))
 
-                def write(tx: Transaction) -> None:
-                    if not known.is_ongoing:
-                        begin_rows(tx, [known], now_ms)
-                    save_partitions(tx, [(known.producer_id, partition_id, -1) for partition_id in added])
+    def _add_partitions(self, request: AddPartitionsToTransaction, now: Round) -> AddedPartitions:
+        known = self._find(request.owner)
+        if isinstance(known, int):
+            return AddedPartitions(known)
+        states = [self._catalog.partition(topic_id, index) for topic_id, index in request.partitions]
+        if request.verify_only:
+            codes = [0 if state and state.partition_id in known.partitions else _ABORTABLE for state in states]
+            return AddedPartitions(0, codes)
+        if None in states:
+            missing, others = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), int(ErrorCode.OPERATION_NOT_ATTEMPTED)
+            return AddedPartitions(0, [missing if state is None else others for state in states])
+        added = [state.partition_id for state in states if state and state.partition_id not in known.partitions]
+        if len(known.partitions) + len(added) > self._settings.partitions_max:
+            return AddedPartitions(int(ErrorCode.POLICY_VIOLATION))
+        if added or not known.is_ongoing:
+            begins, rows = not known.is_ongoing, [(known.producer_id, partition_id, -1) for partition_id in added]
 
-                await self._metadata.transact(write)
-                known.begin(now_ms)
+            def write(tx: Transaction) -> None:
+                if begins:
+                    begin_rows(tx, [known], now.now_ms)
+                save_partitions(tx, rows)
+
+            def apply() -> None:
+                known.begin(now.now_ms)
                 known.partitions.update(dict.fromkeys(added, -1))
                 self._track(known)
-            return AddedPartitions(0, [0] * len(states))
+
+            now.add(write, apply)
+        return AddedPartitions(0, [0] * len(states))
 
     async def add_group(self, request: AddGroupToTransaction) -> Outcome:
-        async with self._turn:
-            known = self._find(request.owner)
-            if isinstance(known, int):
-                return Outcome(known)
-            if not request.group_id or "\0" in request.group_id:
-                return Outcome(int(ErrorCode.INVALID_GROUP_ID))
-            if request.group_id not in known.offsets:
-                await self._save_group(known, request.group_id, {})
-            return Outcome(0)
+        return await self._rounds.submit(request.owner.transactional_id, lambda now: self._add_group(request, now))
+
+    def _add_group(self, request: AddGroupToTransaction, now: Round) -> Outcome:
+        known = self._find(request.owner)
+        if isinstance(known, int):
+            return Outcome(known)
+        if not request.group_id or "\0" in request.group_id:
+            return Outcome(int(ErrorCode.INVALID_GROUP_ID))
+        if request.group_id not in known.offsets:
+            self._save_group(known, request.group_id, {}, now)
+        return Outcome(0)
 
     async def commit_offsets(self, request: CommitTransactionOffsets) -> CommitOffsetsAnswer:
-        commit = request.commit
-        async with self._turn:
-            codes = self._groups.check_offsets(commit)
-            if all(codes) and codes:
-                return CommitOffsetsAnswer(codes)
-            known = self._find(request.owner)
-            if not isinstance(known, int) and commit.group_id not in known.offsets and not request.adds_group:
-                known = _INVALID_STATE
-            if isinstance(known, int):
-                return CommitOffsetsAnswer([known] * len(codes))
-            now_ms = self._clock.wall_ms()
-            accepted = {
-                (each.topic_id, each.partition): StoredOffset(each.offset, each.leader_epoch, each.metadata, now_ms)
-                for each, code in zip(commit.offsets, codes, strict=True)
-                if not code
-            }
-            await self._save_group(known, commit.group_id, accepted)
-            return CommitOffsetsAnswer(codes)
+        return await self._rounds.submit(request.owner.transactional_id, lambda now: self._commit_offsets(request, now))
 
-    async def _save_group(self, known: Transactional, group_id: str, offsets: dict[OffsetKey, StoredOffset]) -> None:
-        now_ms = self._clock.wall_ms()
+    def _commit_offsets(self, request: CommitTransactionOffsets, now: Round) -> CommitOffsetsAnswer:
+        commit = request.commit
+        codes = self._groups.check_offsets(commit)
+        if codes and all(codes):
+            return CommitOffsetsAnswer(codes)
+        known = self._find(request.owner)
+        if not isinstance(known, int) and commit.group_id not in known.offsets and not request.adds_group:
+            known = _INVALID_STATE
+        if isinstance(known, int):
+            return CommitOffsetsAnswer([known] * len(codes))
+        accepted = {
+            (each.topic_id, each.partition): StoredOffset(each.offset, each.leader_epoch, each.metadata, now.now_ms)
+            for each, code in zip(commit.offsets, codes, strict=True)
+            if not code
+        }
+        self._save_group(known, commit.group_id, accepted, now)
+        return CommitOffsetsAnswer(codes)
+
+    def _save_group(
+        self, known: Transactional, group_id: str, offsets: dict[OffsetKey, StoredOffset], now: Round
+    ) -> None:
+        begins = not known.is_ongoing
 
         def write(tx: Transaction) -> None:
-            if not known.is_ongoing:
-                begin_rows(tx, [known], now_ms)
+            if begins:
+                begin_rows(tx, [known], now.now_ms)
             save_group(tx, known.producer_id, group_id, offsets)
 
-        await self._metadata.transact(write)
-        known.begin(now_ms)
-        known.offsets.setdefault(group_id, {}).update(offsets)
-        self._track(known)
+        def apply() -> None:
+            known.begin(now.now_ms)
+            known.offsets.setdefault(group_id, {}).update(offsets)
+            self._track(known)
+
+        now.add(write, apply)
 
     def _track(self, known: Transactional) -> None:
         self._ongoing[known.transactional_id] = known
         for group_id in known.offsets:
             self._by_group.setdefault(group_id, {})[known.transactional_id] = known
 
-    def _untrack(self, known: Transactional) -> None:
+    def _untrack(self, known: Transactional, group_ids: Iterable[str]) -> None:
         self._ongoing.pop(known.transactional_id, None)
-        for group_id in known.offsets:
+        for group_id in group_ids:
             others = self._by_group.get(group_id, {})
             others.pop(known.transactional_id, None)
             if not others:
@@ -313,92 +311,91 @@ class Transactions:
     # ── ends ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def end(self, request: EndTransaction) -> ProducerIdentity:
-        async with self._turn:
-            owner = request.owner
-            known = self._ids.get(owner.transactional_id)
-            if not owner.transactional_id:
-                return ProducerIdentity(_INVALID_REQUEST, -1, -1)
-            if known is None:
-                return ProducerIdentity(_INVALID_MAPPING, -1, -1)
-            wanted = state_after(request.commit)
-            if request.bumps_epoch and known.is_predecessor(owner.producer_id, owner.producer_epoch):
-                # The answer to its last end was lost.
-                code = 0 if known.state is wanted else _INVALID_STATE
-                return ProducerIdentity(code, known.producer_id, known.epoch) if not code else _refused(code)
-            if code := known.check_owner(owner):
-                return _refused(code)
-            if not known.is_ongoing:
-                if not request.bumps_epoch and known.state is wanted:
-                    return ProducerIdentity(0, known.producer_id, known.epoch)
-                if not request.bumps_epoch or request.commit:
-                    return _refused(_INVALID_STATE)
-            if request.bumps_epoch:
-                ending = await self._next_identity(known, request.commit, wanted, known.epoch, known.timeout_ms)
-            else:
-                ending = Ending(
-                    known,
-                    request.commit,
-                    known.epoch,
-                    known.producer_id,
-                    known.epoch,
-                    known.last_epoch,
-                    known.timeout_ms,
-                    wanted,
-                )
-            await self._end([ending])
-            return ProducerIdentity(0, known.producer_id, known.epoch)
+        return await self._rounds.submit(request.owner.transactional_id, lambda now: self._plan_end(request, now))
+
+    def _plan_end(self, request: EndTransaction, now: Round) -> ProducerIdentity:
+        owner = request.owner
+        if not owner.transactional_id:
+            return _refused(_INVALID_REQUEST)
+        known = self._ids.get(owner.transactional_id)
+        if known is None:
+            return _refused(_INVALID_MAPPING)
+        wanted = state_after(request.commit)
+        if request.bumps_epoch and known.is_predecessor(owner.producer_id, owner.producer_epoch):
+            # The answer to its last end was lost.
+            is_same = known.state is wanted
+            return ProducerIdentity(0, known.producer_id, known.epoch) if is_same else _refused(_INVALID_STATE)
+        if code := known.check_owner(owner):
+            return _refused(code)
+        if not known.is_ongoing:
+            if not request.bumps_epoch and known.state is wanted:
+                return ProducerIdentity(0, known.producer_id, known.epoch)
+            if not request.bumps_epoch or request.commit:
+                return _refused(_INVALID_STATE)
+        if request.bumps_epoch:
+            ending = self._next_identity(known, request.commit, wanted, known.epoch, known.timeout_ms)
+        else:
+            ending = Ending(
+                known,
+                request.commit,
+                known.epoch,
+                known.producer_id,
+                known.epoch,
+                known.last_epoch,
+                known.timeout_ms,
+                wanted,
+            )
+        return self._end(ending, now)
+
+    def _end(self, ending: Ending, now: Round) -> ProducerIdentity:
+        """All of it is visible afterwards, or nothing is."""
+        known = ending.transactional
+        before_id, before_groups = known.producer_id, list(known.offsets)
+        now.ends.add(ending, self._offsets_of(known) if ending.commit else None)
+
+        def write(tx: Transaction) -> None:
+            if ending.producer_id != before_id:
+                write_producers(tx, [(ending.producer_id, ending.epoch, 0, now.now_ms)])
+
+        def apply() -> None:
+            self._untrack(known, before_groups)
+            del self._by_producer[before_id]
+            self._by_producer[ending.producer_id] = known
+
+        now.add(write, apply)
+        return ProducerIdentity(0, ending.producer_id, ending.epoch)
 
     async def abort_overdue(self) -> int:
         """Abort transactions that take longer than their producers allowed, and fence those off. Returns how many."""
-        count = 0
-        while True:
-            async with self._turn:
-                now_ms = self._clock.wall_ms()
-                overdue = [known for known in self._ongoing.values() if known.deadline_ms <= now_ms][:_ENDED_PER_STEP]
-                if not overdue:
-                    return count
-                await self._end(
-                    [
-                        Ending(
-                            known,
-                            False,
-                            min(known.epoch + 1, EPOCH_LAST + 1),
-                            known.producer_id,
-                            min(known.epoch + 1, EPOCH_LAST + 1),
-                            -1,
-                            known.timeout_ms,
-                            TransactionState.COMPLETE_ABORT,
-                        )
-                        for known in overdue
-                    ]
-                )
-            count += len(overdue)
-
-    async def _end(self, endings: list[Ending]) -> None:
-        """All of it is visible afterwards, or nothing is."""
-        await self._numbers.reserve(1)
         now_ms = self._clock.wall_ms()
-        plan = EndPlan(self._catalog.partitions, self._numbers.take(), now_ms)
-        new_producers = []
-        for ending in endings:
-            known = ending.transactional
-            plan.add(ending, self._offsets_of(known) if ending.commit else None)
-            if ending.producer_id != known.producer_id:
-                new_producers.append((ending.producer_id, ending.epoch, 0, now_ms))
-        plan.prepare(self._recent.make_room(plan.extent_count, 0))
+        overdue = [known.transactional_id for known in self._ongoing.values() if known.deadline_ms <= now_ms]
+        aborted = await asyncio.gather(*(self._rounds.submit(each, partial(self._abort, each)) for each in overdue))
+        return sum(aborted)
 
-        def write(tx: Transaction) -> None:
-            plan.write(tx)
-            write_producers(tx, new_producers)
+    def _abort(self, transactional_id: str, now: Round) -> int:
+        known = self._ids.get(transactional_id)
+        if known is None or not known.is_ongoing or known.deadline_ms > now.now_ms:
+            return 0
+        epoch = min(known.epoch + 1, EPOCH_LAST + 1)
+        state = TransactionState.COMPLETE_ABORT
+        self._end(Ending(known, False, epoch, known.producer_id, epoch, -1, known.timeout_ms, state), now)
+        return 1
 
-        await self._metadata.transact(write)
-        for ending in endings:
-            self._untrack(ending.transactional)
-            del self._by_producer[ending.transactional.producer_id]
-        events = plan.apply(self._recent)
-        for ending in endings:
-            self._by_producer[ending.producer_id] = ending.transactional
-        self._feed.publish(events)
+    async def _run_round(self, plans: list[Callable[[Round], Any]]) -> list[Any]:
+        """Called by who holds the turn."""
+        await self._numbers.reserve(1)
+        await self._producers.reserve_ids(len(plans))
+        now = Round(self._catalog.partitions, self._numbers.take(), self._clock.wall_ms())
+        answers = [plan(now) for plan in plans]
+        if not now.is_empty:
+            now.ends.prepare(self._recent.make_room(now.ends.extent_count, 0))
+            await self._metadata.transact(now.write)
+            self._feed.publish(now.apply(self._recent))
+        return answers
+
+    async def close(self) -> None:
+        """Wait for what is in flight."""
+        await self._rounds.close()
 
     def _offsets_of(self, known: Transactional) -> GroupWrite | None:
         """What the groups of a transaction get from its commit."""
@@ -426,99 +423,6 @@ class Transactions:
                     del self._ids[known.transactional_id]
                     del self._by_producer[known.producer_id]
             count += len(expired)
-
-    # ── what is asked of them ─────────────────────────────────────────────────────────────────────────────────────
-
-    async def find_aborted(self, request: FindAborted) -> FoundAborted:
-        partition_id = request.partition_id
-
-        def find(tx: Transaction) -> list[tuple[int, int, int]]:
-            return find_aborted(tx, partition_id, request.start_offset, request.end_offset)
-
-        aborted = await self._metadata.read(find)
-        # Looked at afterwards: what was removed meanwhile then lies below the start that is told.
-        state = self._catalog.partitions.get(partition_id)
-        if state is None:
-            return FoundAborted(PartitionBounds(partition_id, 0, 0, 0), [], known=False)
-        return FoundAborted(
-            state.bounds,
-            [(producer_id, first_offset) for producer_id, first_offset, _ in aborted],
-            marker_offsets=[marker_offset for _, _, marker_offset in aborted],
-        )
-
-    async def describe(self, request: DescribeTransactions) -> TransactionDescriptions:
-        return TransactionDescriptions([self._describe(each) for each in request.transactional_ids])
-
-    def _describe(self, transactional_id: str) -> TransactionDescription:
-        if not transactional_id:
-            return TransactionDescription(_INVALID_REQUEST, transactional_id)
-        known = self._ids.get(transactional_id)
-        if known is None:
-            return TransactionDescription(int(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND), transactional_id)
-        states = (self._catalog.partitions.get(partition_id) for partition_id in known.partitions)
-        return TransactionDescription(
-            0,
-            transactional_id,
-            str(known.state),
-            known.timeout_ms,
-            known.started_ms,
-            known.producer_id,
-            known.epoch,
-            [(state.topic_id, state.index) for state in states if state is not None],
-        )
-
-    async def describe_producers(self, request: DescribeProducers) -> ProducerDescriptions:
-        partitions = self._catalog.partitions
-        found = await self._producers.describe(each for each in request.partition_ids if each in partitions)
-        return ProducerDescriptions(
-            [
-                PartitionProducers(
-                    each.partition_id,
-                    [
-                        structs.replace(
-                            writer,
-                            transaction_start_offset=partitions[each.partition_id].open_transactions.get(
-                                writer.producer_id, -1
-                            ),
-                        )
-                        for writer in each.producers
-                    ],
-                )
-                for each in found.partitions
-                if each.partition_id in partitions
-            ]
-        )
-
-    async def list(self, request: ListTransactions) -> TransactionListings:
-        try:
-            pattern = TopicPattern(request.pattern) if request.pattern else None
-        except InvalidPattern:
-            return TransactionListings([], int(ErrorCode.INVALID_REGULAR_EXPRESSION))
-        return TransactionListings(
-            [
-                _listing(known)
-                for known in self._matching(request)
-                if pattern is None or pattern.matches(known.transactional_id)
-            ]
-        )
-
-    def _matching(self, request: ListTransactions) -> Iterable[Transactional]:
-        states, producer_ids = frozenset(request.states), frozenset(request.producer_ids)
-        now_ms = self._clock.wall_ms()
-        for known in self._ids.values():
-            if states and str(known.state) not in states:
-                continue
-            if producer_ids and known.producer_id not in producer_ids:
-                continue
-            if request.duration_ms_min >= 0 and not (
-                known.is_ongoing and now_ms - known.started_ms >= request.duration_ms_min
-            ):
-                continue
-            yield known
-
-
-def _listing(known: Transactional) -> TransactionListing:
-    return TransactionListing(known.transactional_id, known.producer_id, str(known.state))
 
 
 def _refused(code: int) -> ProducerIdentity:

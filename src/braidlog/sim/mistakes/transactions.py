@@ -10,6 +10,7 @@ from braidlog.control.error_codes import ErrorCode
 from braidlog.control.interface import CommitOffsetsAnswer, CommitTransactionOffsets, TransactionOwner
 from braidlog.control.partitions import PartitionState
 from braidlog.control.transaction_plans import AppendPlan, EndPlan
+from braidlog.control.transaction_rounds import Round
 from braidlog.control.transaction_state import Ending, Transactional
 from braidlog.objects.layout import BatchEntry
 from braidlog.sim.mistakes.mistake import mistake, replaced
@@ -40,18 +41,18 @@ def _marker_in_one_partition_only() -> AbstractContextManager[None]:
 
 @mistake("Decides first and writes the markers afterwards, in a second step.", CRASHES)
 def _decision_before_the_markers() -> AbstractContextManager[None]:
-    original = transactions.Transactions._end
+    original = transactions.Transactions._run_round
 
     class Slow:
-        """A metadata store that keeps the decision for itself at first."""
+        """A metadata store that is given the decision first, and the rest after a while."""
 
         def __init__(self, inner: Any) -> None:
             self._inner = inner
 
         async def transact(self, write: Any) -> Any:
-            plans = [cell.cell_contents for cell in write.__closure__ or () if isinstance(cell.cell_contents, EndPlan)]
-            for plan in plans:
-                await self._inner.transact(lambda tx, plan=plan: _write_decision(tx, plan))
+            ends = write.__self__.ends
+            if ends.extent_count:
+                await self._inner.transact(lambda tx: _write_decision(tx, ends))
                 await asyncio.sleep(0.3)
             return await self._inner.transact(write)
 
@@ -66,12 +67,15 @@ def _decision_before_the_markers() -> AbstractContextManager[None]:
         finally:
             plan._extents, plan._aborted_rows, plan._settling = extents, aborted, settling
 
-    async def end(self: transactions.Transactions, endings: list[Ending]) -> None:
-        if not isinstance(self._metadata, Slow):
-            self._metadata = Slow(self._metadata)
-        await original(self, endings)
+    async def run_round(self: transactions.Transactions, plans: list[Any]) -> list[Any]:
+        metadata = self._metadata
+        self._metadata = Slow(metadata)
+        try:
+            return await original(self, plans)
+        finally:
+            self._metadata = metadata
 
-    return replaced((transactions.Transactions, "_end", end))
+    return replaced((transactions.Transactions, "_run_round", run_round))
 
 
 @mistake("Takes a late batch of a transaction that is over, and by that opens another one.", CRASHES)
@@ -111,18 +115,23 @@ def _fenced_producer_may_commit() -> AbstractContextManager[None]:
 def _pending_transaction_inherited() -> AbstractContextManager[None]:
     original = transactions.Transactions._renew
 
-    async def renew(self: transactions.Transactions, known: Transactional, request: Any) -> Any:
-        partitions, offsets, was_ongoing = dict(known.partitions), dict(known.offsets), known.is_ongoing
+    def renew(self: transactions.Transactions, known: Transactional, request: Any, now: Round) -> Any:
+        partitions, offsets, was_ongoing = known.partitions, dict(known.offsets), known.is_ongoing
         opened = {each: self._catalog.partitions[each] for each in partitions}
         before = {each: dict(state.open_transactions) for each, state in opened.items()}
         known.partitions = {}
-        answer = await original(self, known, request)
-        if was_ongoing and not answer.error_code:
-            known.begin(self._clock.wall_ms())
+        answer = original(self, known, request, now)
+        known.partitions = partitions
+
+        def inherit() -> None:
+            known.begin(now.now_ms)
             known.partitions, known.offsets = partitions, offsets
             for each, state in opened.items():
                 state.open_transactions = before[each]
             self._track(known)
+
+        if was_ongoing and not answer.error_code:
+            now.add(lambda tx: None, inherit)
         return answer
 
     return replaced((transactions.Transactions, "_renew", renew))
