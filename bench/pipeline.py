@@ -182,7 +182,7 @@ def compaction(scale: Scale) -> Figures:
     count = scale.compaction_records
     small = partition_of(LARGE_VALUE_BYTES, count, count // 5)
     large = partition_of(LARGE_VALUE_BYTES, 10 * count, 2 * count)
-    fine = partition_of(LARGE_VALUE_BYTES, count // 5, count // 25, batch_records=16 if count % 16 == 0 else 20)
+    fine = partition_of(LARGE_VALUE_BYTES, count // 5, count // 25, batch_records=16)
     compact_once(fine)
     small_s = statistics.median(compact_once(small) for _ in range(scale.runs))
     large_s = compact_once(large)
