@@ -74,7 +74,7 @@ class DiskLayer:
         finally:
             self._writing.discard(piece)
 
-    async def _on_disk(self, work: Callable[[Unpack[A]], T], *arguments: Unpack[A]) -> T | None:
+    async def _on_disk(self, work: Callable[[Unpack[A]], T], *arguments: *A) -> T | None:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._executor, work, *arguments)
         except OSError as error:

@@ -1,8 +1,8 @@
 """The ring of a zone: each object has one owner among the zone's members, and goes through it.
 
 An owner reads an object from the store once, however many ask, and keeps it. Who owns what follows from the names of
-the members alone (rendezvous hashing): a member that comes or goes moves only what it owns. A member that does not answer
-is left out for a while, and what it should have done is done without a cache.
+the members alone (rendezvous hashing): a member that comes or goes moves only what it owns. A member that does not
+answer is left out for a while, and what it should have done is done without a cache.
 """
 
 from collections.abc import Mapping
