@@ -86,7 +86,7 @@ class ShardSupervisor:
         self._tasks.append(asyncio.create_task(self._watch()))
 
     async def stop(self) -> None:
-        """Shards are asked to stop on their standard input. Where that just ends, this process is gone, and so they go."""
+        """Shards are asked to stop on their standard input. Where that just ends, this process is gone, and they go."""
         self._stopping = True
         for task in self._tasks:
             task.cancel()
