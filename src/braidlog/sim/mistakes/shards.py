@@ -151,12 +151,3 @@ def _pull_loses_a_batch() -> AbstractContextManager[None]:
 def _pretend(request: WriteRequest) -> None:
     request.base_offset = 0
     request.on_done(request)
-
-
-@mistake("Lets others follow a batch as soon as its uploader has died, though its commit may still arrive.", "restless")
-def _no_fence() -> AbstractContextManager[None]:
-    async def settle_after_fence(self: Offering, incarnation: int) -> None:
-        for place in self._orphaned.pop(incarnation):
-            place.settle()
-
-    return replaced((Offering, "_settle_after_fence", settle_after_fence))
