@@ -11,11 +11,13 @@ from braidlog.control.interface import (
     CommitObject,
     DeleteRecords,
     DeleteTopics,
+    FenceAgent,
     FindExtents,
     TopicInfo,
     TopicRef,
 )
 from braidlog.control.settings import ControlSettings
+from braidlog.objects.keys import parse_data_key
 
 SETTINGS = ControlSettings(grace_epochs=2, unreferenced_grace_s=60.0, full_sweep_interval_s=1000.0)
 
@@ -54,6 +56,27 @@ async def test_an_orphan_is_swept_and_can_never_be_sequenced(plane: Plane) -> No
     # Only what is new is listed: nothing was written since.
     await pass_epochs(plane, 1)
     assert (await plane.service.sweeper.run_once()).listed_count == 0
+
+
+async def test_nothing_of_a_writer_that_was_fenced_off_is_sequenced_any_more(plane: Plane, tmp_path: Path) -> None:
+    topic = await create_topic(plane.service)
+    before, late = await upload(plane, topic), await upload(plane, topic)
+    verdict = await plane.service.commit_object(before)
+    incarnation = parse_data_key(late.key).incarnation
+    await plane.service.fence_agent(FenceAgent(incarnation))
+    await plane.service.fence_agent(FenceAgent(incarnation))
+    refused = await plane.service.commit_object(late)
+    assert (refused.error_code, refused.extents) == (6, [])
+    assert "fenced off" in refused.error_message
+    assert await plane.service.commit_object(before) == verdict
+    # A new control plane knows of it, and nobody has to once the floor has passed.
+    restarted = await start_plane(f"sqlite://{tmp_path}/metadata.db", settings=SETTINGS)
+    assert (await restarted.service.commit_object(late)).error_code == 6
+    await pass_epochs(restarted, 3)
+    await restarted.service.sweeper.run_once()
+    assert await restarted.metadata.read(lambda tx: tx.query("SELECT * FROM fenced_writers")) == []
+    assert (await restarted.service.commit_object(late)).error_code == 6
+    await restarted.service.close()
 
 
 async def test_the_floor_is_up_before_anything_is_listed(plane: Plane) -> None:
