@@ -156,6 +156,26 @@ def stored_and_used(cluster: Cluster) -> tuple[set[str], set[str]]:
     return stored, used
 
 
+def wait_tidy(cluster: Cluster) -> None:
+    """Until the sweeper has left what is in use and nothing else."""
+
+    def is_tidy() -> bool:
+        stored, used = stored_and_used(cluster)
+        return stored == used
+
+    try:
+        wait_until(is_tidy, timeout_s=60, what="a store without orphans", interval_s=0.5)
+    except TimeoutError as error:
+        stored, used = stored_and_used(cluster)
+        with sqlite3.connect(f"file:{cluster.metadata_path}?mode=ro", uri=True) as connection:
+            counters = dict(connection.execute("SELECT name, value FROM counters"))
+            known = {
+                row[0]: row for row in connection.execute("SELECT object_key, live_count, unreferenced_ms FROM objects")
+            }
+        left = [known.get(key, key) for key in sorted(stored - used)]
+        raise AssertionError(f"left over: {left}, missing: {sorted(used - stored)}, {counters}") from error
+
+
 def read_topic(bootstrap: str, topic: str, partitions: int) -> dict[int, list[tuple[int, bytes | None, bytes | None]]]:
     """Everything, up to the end as it is now: (offset, key, value) by partition."""
     consumer = confluent_kafka.Consumer(
@@ -213,11 +233,7 @@ def run(folder: Path, strikes: int, seed: int) -> None:
         check_events(read_topic(bootstrap, "events", PARTITIONS), events)
         check_state(read_topic(bootstrap, "state", PARTITIONS), state)
 
-        def is_tidy() -> bool:
-            stored, used = stored_and_used(cluster)
-            return stored == used
-
-        wait_until(is_tidy, timeout_s=60, what="a store without orphans", interval_s=0.5)
+        wait_tidy(cluster)
         # And after all that was swept, everything is still there.
         check_events(read_topic(bootstrap, "events", PARTITIONS), events)
         check_state(read_topic(bootstrap, "state", PARTITIONS), state)

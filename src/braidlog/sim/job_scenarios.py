@@ -49,15 +49,15 @@ async def merging(world: World) -> None:
     world.reader(world.targets("orders"))
     world.member("readers", "clicks")
     await world.sleep(3.0)
-    nemesis = world.loop.create_task(_faults(world).run(70.0, pause_s=4.0))
-    for turn in range(1, 13):
+    nemesis = world.loop.create_task(_faults(world).run(50.0, pause_s=3.0))
+    for turn in range(1, 10):
         await world.sleep(5.0)
         # All but the newest of one partition, while jobs about it are under way; of the other two now and then some.
         await world.delete_records("orders", 0, -1)
-        if turn % 3 == 0:
-            await world.delete_records("orders", 1 + turn % 2, 4 * turn)
+        if turn % 4 == 0:
+            await world.delete_records("orders", 1 + turn // 4 % 2, 4 * turn)
             # A reader that starts anew reads what was merged, and not what is in caches.
-            world.reader(world.targets("orders"))
+            world.reader(world.targets("orders")[1:])
     await nemesis
     world.expects_tidy_store = True
 
@@ -75,9 +75,9 @@ async def compacting(world: World) -> None:
     world.producer(world.targets("state"), idempotent=False, retries=False, in_flight_max=2, pause_s=1.0, key_count=30)
     world.reader(world.targets("state"))
     await world.sleep(3.0)
-    nemesis = world.loop.create_task(_faults(world).run(70.0, pause_s=4.0))
-    for _ in range(4):
-        await world.sleep(15.0)
+    nemesis = world.loop.create_task(_faults(world).run(50.0, pause_s=3.0))
+    for _ in range(2):
+        await world.sleep(20.0)
         world.reader(world.targets("state"))
     await nemesis
     world.expects_tidy_store = True
