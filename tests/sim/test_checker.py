@@ -359,10 +359,13 @@ def test_found(case: Case) -> None:
 FOUND_IN_TRANSACTIONS = {"aborted-read", "stuck-transaction", "torn-transaction", "uncommitted-offset"}
 """These have their own tests, in `test_checker_transactions`."""
 
+FOUND_IN_OWNERSHIP = {"double-ownership", "foreign-commit", "orphaned-partition"}
+"""And these in `test_checker_ownership`."""
+
 
 def test_every_kind_is_found_alone_in_some_history() -> None:
     found_here = {case.kinds[0] for case in BAD if len(case.kinds) == 1}
-    assert found_here == set(get_args(Kind)) - FOUND_IN_TRANSACTIONS
+    assert found_here == set(get_args(Kind)) - FOUND_IN_TRANSACTIONS - FOUND_IN_OWNERSHIP
 
 
 def test_a_history_read_from_its_lines_is_judged_alike() -> None:

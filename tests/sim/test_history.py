@@ -19,6 +19,7 @@ from braidlog.sim.history import (
     FinalRead,
     History,
     ListOffset,
+    Owned,
     Poll,
     Send,
     Transaction,
@@ -44,6 +45,7 @@ NEWER: list[AnyOperation] = [
     Transaction(
         **TIMES, number=3, values=[("t", 0, "v")], outcome="unknown", commit_invoked_s=1.0, group="g", offset=3
     ),
+    Owned(**TIMES, **PLACE, group="readers"),
     CommittedPoll(**TIMES, **PLACE, fetch_offset=1, next_offset=4, records=[(2, "x")]),
     FinalCommitted(**TIMES, **PLACE, high_watermark=4, stable_offset=4, records=[(2, "x")]),
 ]

@@ -9,19 +9,23 @@ from braidlog.sim.anomaly import Anomaly, Kind
 from braidlog.sim.checks_compaction import Gone, check_compaction
 from braidlog.sim.checks_groups import GroupEvidence, check_group
 from braidlog.sim.checks_log import check_log
+from braidlog.sim.checks_ownership import check_ownership
 from braidlog.sim.checks_polls import check_polls
 from braidlog.sim.checks_transactions import TransactionEvidence, check_transactions
 from braidlog.sim.evidence import Evidence, merge
 from braidlog.sim.history import (
+    ALL_IS_WELL,
     Assigned,
     CommitOffset,
     CommittedPoll,
     Compacted,
+    Event,
     FetchOffset,
     FinalCommitted,
     FinalRead,
     History,
     ListOffset,
+    Owned,
     Poll,
     Send,
     Transaction,
@@ -43,8 +47,12 @@ def _anomalies(history: History) -> Iterator[Anomaly]:
         yield from check_log(evidence, log, gone)
         yield from check_polls(evidence, log, gone)
         yield from check_compaction(evidence, log, gone)
+    well_s = next(
+        (one.complete_s for one in history.operations if isinstance(one, Event) and one.what == ALL_IS_WELL), None
+    )
     for group in groups.values():
         yield from check_group(group)
+        yield from check_ownership(group, well_s)
     yield from check_transactions(_transactions(history))
 
 
@@ -83,13 +91,15 @@ def _sort_out(history: History) -> tuple[dict[tuple[str, int], Evidence], dict[s
                     evidence.list_offsets.append(operation)
                 case FinalRead():
                     evidence.final = operation
-        elif isinstance(operation, Assigned | CommitOffset | FetchOffset):
+        elif isinstance(operation, Assigned | CommitOffset | FetchOffset | Owned):
             group = groups.get(operation.group)
             if group is None:
                 group = groups[operation.group] = GroupEvidence(operation.group)
             match operation:
                 case Assigned():
                     group.assignments.append(operation)
+                case Owned():
+                    group.owned.setdefault((operation.topic, operation.partition), []).append(operation)
                 case CommitOffset():
                     group.commits.setdefault((operation.topic, operation.partition), []).append(operation)
                 case FetchOffset():

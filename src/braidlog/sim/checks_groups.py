@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from braidlog.sim.anomaly import Anomaly
-from braidlog.sim.history import Assigned, CommitOffset, FetchOffset
+from braidlog.sim.history import Assigned, CommitOffset, FetchOffset, Owned
 
 
 @dataclass(eq=False, slots=True)
@@ -17,6 +17,7 @@ class GroupEvidence:
     assignments: list[Assigned] = field(default_factory=list)
     commits: dict[tuple[str, int], list[CommitOffset]] = field(default_factory=dict)
     fetches: dict[tuple[str, int], list[FetchOffset]] = field(default_factory=dict)
+    owned: dict[tuple[str, int], list[Owned]] = field(default_factory=dict)
 
 
 def check_group(evidence: GroupEvidence) -> Iterator[Anomaly]:

@@ -41,7 +41,12 @@ CONTROL_SETTINGS = ControlSettings(
     full_sweep_interval_s=120.0,
     unreferenced_grace_s=30.0,
     retention_interval_s=30.0,
-    groups=GroupSettings(initial_rebalance_delay_ms=200, session_timeout_ms_min=1000),
+    groups=GroupSettings(
+        initial_rebalance_delay_ms=200,
+        session_timeout_ms_min=1000,
+        consumer_session_timeout_ms=6000,
+        consumer_heartbeat_interval_ms=1000,
+    ),
 )
 """Everything that takes hours in a real deployment takes a minute here, so that a short run sees it happen."""
 

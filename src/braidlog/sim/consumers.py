@@ -192,6 +192,8 @@ class SimReader:
 class GroupMember:
     """One member of a consumer group: joins, is given partitions, reads, commits, and leaves or is killed."""
 
+    commit_version = OFFSET_COMMIT_VERSION
+
     def __init__(self, session: ClientSession, group: str, topic: str, partition_count: int) -> None:
         self._session = session
         self._group = group
@@ -220,7 +222,7 @@ class GroupMember:
         answer = await connection.call(key, version, request, timeout_s=timeout_s)
         code: ErrorCode = getattr(answer, "error_code", ErrorCode.none)
         if code == ErrorCode.unknown_member_id:
-            self._member_id = ""
+            self._forget_id()
             raise Rejoin
         if code in {ErrorCode.illegal_generation, ErrorCode.rebalance_in_progress}:
             raise Rejoin
@@ -373,14 +375,14 @@ class GroupMember:
         return max(int(found.committed_offset), 0)
 
     async def _commit(self, coordinator: WireClient, partition: int, offset: int) -> None:
-        types = request_types(OFFSET_COMMIT, OFFSET_COMMIT_VERSION)
+        types = request_types(OFFSET_COMMIT, self.commit_version)
         invoke_s = self._session.now_s
         outcome: Any = "unknown"
         trouble: ErrorCode | None = None
         try:
             answer = await coordinator.call(
                 OFFSET_COMMIT,
-                OFFSET_COMMIT_VERSION,
+                self.commit_version,
                 types.OffsetCommitRequest(
                     group_id=self._group,
                     generation_id_or_member_epoch=self._generation,
@@ -423,8 +425,12 @@ class GroupMember:
             )
         if trouble is not None:
             if trouble == ErrorCode.unknown_member_id:
-                self._member_id = ""
+                self._forget_id()
             raise Rejoin
+
+    def _forget_id(self) -> None:
+        """The coordinator does not know it: it gets another one."""
+        self._member_id = ""
 
     async def _leave(self) -> None:
         types = request_types(LEAVE_GROUP, LEAVE_GROUP_VERSION)

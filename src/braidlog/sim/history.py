@@ -84,6 +84,19 @@ class Assigned(Operation, tag="assigned", frozen=True, kw_only=True):
     partitions: list[tuple[str, int]]
 
 
+class Owned(Operation, tag="owned", frozen=True, kw_only=True):
+    """From `invoke_s` to `complete_s` a member of a group had good reason to take a partition for its own: it was told
+    so, has not given it up, and was heard of within its session."""
+
+    group: str
+    topic: str
+    partition: int
+
+
+ALL_IS_WELL = "all is well again"
+"""The event after which nothing is done to the system any more."""
+
+
 class Event(Operation, tag="event", frozen=True, kw_only=True):
     """Something that was done to the system: a kill, a partition, a storm. For the story."""
 
@@ -155,6 +168,7 @@ AnyOperation = (
     | CommitOffset
     | FetchOffset
     | Assigned
+    | Owned
     | Event
     | Compacted
     | FinalRead

@@ -78,6 +78,18 @@ async def transaction_crashes(world: World) -> None:
     await Nemesis(world, "kill-agent", "kill-control", "long-tail", "late-puts", "slow-network").run(60.0, pause_s=2.0)
 
 
+async def consumer_groups(world: World) -> None:
+    """Members that the coordinator assigns partitions to nap, die and come back, while it is killed and cut off."""
+    await world.create_topic("clicks", 5)
+    world.producer(world.targets("clicks"), pause_s=0.5)
+    for _ in range(3):
+        world.consumer_member("readers", "clicks")
+    await world.sleep(3.0)
+    await Nemesis(world, "kill-agent", "kill-control", "slow-network", "cut-clients", "lose-packets").run(
+        60.0, pause_s=4.0
+    )
+
+
 async def shards(world: World) -> None:
     """One agent of eight shards, whose groups split and merge with the load while shards die and sleep."""
     await world.create_topic("orders", 3)
@@ -114,3 +126,4 @@ SCENARIOS = {
     "merging": merging,
     "compacting": compacting,
 }
+    "consumer-groups": consumer_groups,

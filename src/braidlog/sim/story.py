@@ -16,6 +16,7 @@ from braidlog.sim.history import (
     FinalRead,
     History,
     ListOffset,
+    Owned,
     Poll,
     Send,
     Transaction,
@@ -86,7 +87,7 @@ def _concern_of_log(anomaly: Anomaly) -> Callable[[AnyOperation], bool]:
 def _concern_of_group(anomaly: Anomaly) -> Callable[[AnyOperation], bool]:
     """The group's doings about the partition, from the first operation concerned to the last."""
     place = (anomaly.topic, anomaly.partition)
-    groups = {one.group for one in anomaly.operations if isinstance(one, Assigned | CommitOffset | FetchOffset)}
+    groups = {one.group for one in anomaly.operations if isinstance(one, Assigned | CommitOffset | FetchOffset | Owned)}
     begin_s = min(one.invoke_s for one in anomaly.operations)
     end_s = max(one.complete_s for one in anomaly.operations)
 
@@ -96,7 +97,7 @@ def _concern_of_group(anomaly: Anomaly) -> Callable[[AnyOperation], bool]:
         match operation:
             case Assigned():
                 return operation.group in groups and place in operation.partitions
-            case CommitOffset() | FetchOffset():
+            case CommitOffset() | FetchOffset() | Owned():
                 return operation.group in groups and (operation.topic, operation.partition) == place
             case _:
                 return False
@@ -106,7 +107,7 @@ def _concern_of_group(anomaly: Anomaly) -> Callable[[AnyOperation], bool]:
 
 # ── words ──
 
-_Placed = Send | Poll | ListOffset | CommitOffset | FetchOffset | FinalRead | CommittedPoll | FinalCommitted
+_Placed = Send | Poll | ListOffset | CommitOffset | FetchOffset | Owned | FinalRead | CommittedPoll | FinalCommitted
 
 
 def _span(operation: AnyOperation) -> str:
@@ -152,6 +153,11 @@ def _sentence(operation: AnyOperation, values: frozenset[str], offsets: frozense
             return (
                 f"{operation.client} is given {partitions} in generation {operation.generation} "
                 f"of group {operation.group}"
+            )
+        case Owned():
+            return (
+                f"{operation.client} has {_place(operation)} of group {operation.group} "
+                f"until {operation.complete_s:.3f} s"
             )
         case Transaction():
             offset = f", and {operation.offset} for group {operation.group}" if operation.group else ""

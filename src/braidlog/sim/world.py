@@ -22,8 +22,9 @@ from kio.static.primitive import i32Timedelta
 from braidlog.runtime.entropy import Entropy, SeededEntropy
 from braidlog.sim.cluster import ClusterPlan, SimCluster
 from braidlog.sim.committed_reads import CommittedReader, read_committed_whole
+from braidlog.sim.consumer_members import ConsumerMember
 from braidlog.sim.consumers import GroupMember, SimReader, fetch, list_offset
-from braidlog.sim.history import Compacted, Event, FinalRead, History
+from braidlog.sim.history import ALL_IS_WELL, Compacted, Event, FinalRead, History
 from braidlog.sim.loop import VirtualLoop
 from braidlog.sim.producers import SimProducer
 from braidlog.sim.session import ClientSession
@@ -166,6 +167,10 @@ class World:
     def member(self, group: str, topic: str) -> GroupMember:
         return self._start(GroupMember(self.session("member"), group, topic, self.topics[topic]))
 
+    def consumer_member(self, group: str, topic: str) -> ConsumerMember:
+        """Of a group whose partitions the coordinator assigns."""
+        return self._start(ConsumerMember(self.session("consumer"), group, topic, self.topics[topic]))
+
     def _start(self, client: Client) -> Client:
         self._clients.append(client)
         self._tasks.append(self.loop.create_task(client.run()))
@@ -176,7 +181,10 @@ class World:
     async def finish(self) -> None:
         """Heal everything, let the clients come to rest, and read every log whole."""
         self.cluster.settle()
-        self.note("all is well again")
+        self.note(ALL_IS_WELL)
+        for client in self._clients:
+            if isinstance(client, ConsumerMember):
+                client.is_calm = True
         await self.sleep(15.0)
         for client in self._clients:
             client.stopping = True

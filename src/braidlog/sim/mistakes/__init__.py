@@ -3,7 +3,17 @@
 A mistake replaces one piece of real code with what somebody might plausibly have written instead, for one run.
 """
 
-from braidlog.sim.mistakes import control_plane, jobs, read_path, shards, transactions, write_path
+from braidlog.sim.mistakes import control_plane, groups, jobs, read_path, shards, transactions, write_path
 from braidlog.sim.mistakes.mistake import MISTAKES, Mistake
 
-__all__ = ["MISTAKES", "Mistake", "control_plane", "jobs", "read_path", "shards", "transactions", "write_path"]
+__all__ = [
+    "MISTAKES",
+    "Mistake",
+    "control_plane",
+    "groups",
+    "jobs",
+    "read_path",
+    "shards",
+    "transactions",
+    "write_path",
+]
