@@ -298,19 +298,10 @@ def running_apart(cluster: Cluster) -> Iterator[tuple[Process, Process]]:
 KILL_STEPS = ("init", "begin", "write", "offsets", "during the end", "end")
 
 
-@pytest.mark.parametrize("victim", ["agent", "control"])
-def test_a_process_is_killed_while_a_transaction_ends(victim: str, cluster: Cluster) -> None:
-    run_kill_steps(victim, cluster, ("during the end",))
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("victim", ["agent", "control"])
 def test_a_process_is_killed_after_every_step(victim: str, cluster: Cluster) -> None:
-    run_kill_steps(victim, cluster, KILL_STEPS)
-
-
-def run_kill_steps(victim: str, cluster: Cluster, kill_steps: tuple[str, ...]) -> None:
     """Two transactions for each step, one to be committed and one to be aborted."""
     with running_apart(cluster) as (_, agent):
         killed = cluster.processes[victim]
@@ -323,8 +314,8 @@ def run_kill_steps(victim: str, cluster: Cluster, kill_steps: tuple[str, ...]) -
         metadata = consumer.consumer_group_metadata()
         expected: list[str] = []
         offset = -1001
-        for number, last_step in enumerate(kill_steps * 2):
-            is_commit = number < len(kill_steps)
+        for number, last_step in enumerate(KILL_STEPS * 2):
+            is_commit = number < len(KILL_STEPS)
             producer = transactional_producer(agent.address, "tx")
 
             def step(done: str, last: str = last_step) -> None:

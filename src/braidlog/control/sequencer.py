@@ -143,7 +143,7 @@ class _GroupPlan:
                     sequence, epoch = batch.base_sequence, batch.producer_epoch
                     producer = producers[producer_id]
                     known = producer.partitions.get(partition_id) or producer.partition(partition_id)
-                    if batch.attributes & TRANSACTIONAL_BIT or state.open_transactions or not transactions.is_empty:
+                    if batch.attributes & TRANSACTIONAL_BIT or state.open_transactions or transactions.firsts:
                         code = transactions.admit(batch, state)
                     if sequence < 0 or epoch < 0:
                         code = _INVALID_RECORD

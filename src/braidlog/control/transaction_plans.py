@@ -38,8 +38,8 @@ class AppendPlan:
     def __init__(self, by_producer: Mapping[int, Transactional], now_ms: int) -> None:
         self._by_producer = by_producer
         self._now_ms = now_ms
-        self._firsts: dict[tuple[int, int], tuple[Transactional, PartitionState, int]] = {}
-        """By producer and partition, for those that this plan writes the first batch of."""
+        self.firsts: dict[tuple[int, int], tuple[Transactional, PartitionState, int]] = {}
+        """By producer and partition, for those that this plan writes the first batch of, with its offset."""
         self._opened: list[tuple[int, int]] = []
         self._opened_partitions: set[int] = set()
 
@@ -47,7 +47,7 @@ class AppendPlan:
         """0, or the error code that refuses the batch. Called for batches that have to do with transactions."""
         producer_id, partition_id = batch.producer_id, state.partition_id
         if not batch.attributes & TRANSACTIONAL_BIT:
-            is_open = producer_id in state.open_transactions or (producer_id, partition_id) in self._firsts
+            is_open = producer_id in state.open_transactions or (producer_id, partition_id) in self.firsts
             return _INVALID_TXN_STATE if is_open else 0
         known = self._by_producer.get(producer_id)
         if known is None:
@@ -57,22 +57,18 @@ class AppendPlan:
         if partition_id in known.partitions or batch.attributes & ADDS_PARTITION_BIT:
             return 0
         # Its transaction is over, or was never told of the partition: nothing may open it again.
-        return 0 if (producer_id, partition_id) in self._firsts else _INVALID_TXN_STATE
+        return 0 if (producer_id, partition_id) in self.firsts else _INVALID_TXN_STATE
 
     def append(self, batch: BatchEntry, state: PartitionState, offset: int) -> None:
         """A transactional batch was admitted and gets this offset."""
         known = self._by_producer[batch.producer_id]
         key = batch.producer_id, state.partition_id
-        if key in self._firsts or known.partitions.get(state.partition_id, -1) >= 0:
+        if key in self.firsts or known.partitions.get(state.partition_id, -1) >= 0:
             return
-        self._firsts[key] = known, state, offset
+        self.firsts[key] = known, state, offset
         if not state.open_transactions and state.partition_id not in self._opened_partitions:
             self._opened_partitions.add(state.partition_id)
             self._opened.append((state.partition_id, offset))
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._firsts
 
     def take_opened(self) -> list[tuple[int, int]]:
         """Partitions that have got their first open transaction since this was last asked."""
@@ -80,15 +76,15 @@ class AppendPlan:
         return opened
 
     def write(self, tx: Transaction) -> None:
-        if self._firsts:
-            begun = {known.producer_id: known for known, _, _ in self._firsts.values() if not known.is_ongoing}
+        if self.firsts:
+            begun = {known.producer_id: known for known, _, _ in self.firsts.values() if not known.is_ongoing}
             begin_rows(tx, begun.values(), self._now_ms)
-            save_partitions(tx, [(*key, offset) for key, (_, _, offset) in self._firsts.items()])
+            save_partitions(tx, [(*key, offset) for key, (_, _, offset) in self.firsts.items()])
 
     def apply(self) -> list[Transactional]:
         """Returns the transactions that have begun."""
         begun: list[Transactional] = []
-        for known, state, offset in self._firsts.values():
+        for known, state, offset in self.firsts.values():
             if not known.is_ongoing:
                 known.begin(self._now_ms)
                 begun.append(known)
