@@ -112,13 +112,27 @@ async def shards(world: World) -> None:
     await nemesis
 
 
+async def restless(world: World) -> None:
+    """Shards that split and merge without cause, many times a second, under producers that must keep their order."""
+    await world.create_topic("orders", 2)
+    world.producer(world.targets("orders"), pause_s=0.3)
+    for _ in range(3):
+        world.producer(world.targets("orders"), idempotent=False, retries=False, in_flight_max=8, pause_s=0.1)
+    await world.sleep(2.0)
+    await Nemesis(world, "long-tail", "kill-agent", "slow-network").run(20.0, pause_s=4.0)
+
+
+restless.plan = ClusterPlan(agent_count=1, shard_count=4, upload_size_bytes=4 * 1024, restless=True)  # type: ignore[attr-defined]
+
 SHARD_FAULTS = ("kill-agent", "pause-agent", "long-tail", "store-errors", "slow-network")
 shards.plan = ClusterPlan(agent_count=1, shard_count=8, upload_size_bytes=4 * 1024, uploads_in_flight_max=1)  # type: ignore[attr-defined]
 
 SCENARIOS = {
+    "restless": restless,
     "shards": shards,
     "mixed": mixed,
     "crashes": crashes,
+    "consumer-groups": consumer_groups,
     "trimming": trimming,
     "sleepers": sleepers,
     "transactions": transactions,
@@ -126,4 +140,3 @@ SCENARIOS = {
     "merging": merging,
     "compacting": compacting,
 }
-    "consumer-groups": consumer_groups,
