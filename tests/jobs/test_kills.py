@@ -33,6 +33,7 @@ SETTINGS: dict[str, object] = {
     "write_epoch_interval_s": 1,
     "sweep_grace_s": 5,
     "sweep_interval_s": 0.5,
+    "full_sweep_interval_s": 5,
     "retention_check_interval_s": 1,
 }
 

@@ -294,6 +294,7 @@ def control_settings(settings: ControlPlaneSettings) -> ControlSettings:
         grace_epochs=max(1, math.ceil(settings.sweep_grace_s / settings.write_epoch_interval_s)),
         unreferenced_grace_s=min(UNREFERENCED_GRACE_S, settings.sweep_grace_s),
         sweep_interval_s=min(settings.sweep_interval_s, settings.write_epoch_interval_s),
+        full_sweep_interval_s=settings.full_sweep_interval_s,
         retention_interval_s=settings.retention_check_interval_s,
         jobs=JobSettings(
             plan_interval_s=settings.job_check_interval_s,

@@ -191,6 +191,8 @@ class ControlPlaneSettings(CommonSettings):
     """How long an upload may take to be sequenced. Then it never will be, and what is left of it is deleted."""
     sweep_interval_s: Seconds = Field(60.0, ge=0.1, le=86_400, examples=["60s"])
     """How often objects that nothing refers to are looked for; at least once in a write epoch."""
+    full_sweep_interval_s: Seconds = Field(86_400.0, ge=1, examples=["1d"])
+    """How often the whole store is listed for them, because some uploads land long after they were given up."""
     retention_check_interval_s: Seconds = Field(300.0, ge=1, le=86_400, examples=["5m"])
     """How often retention is applied."""
 
@@ -207,7 +209,7 @@ class ControlPlaneSettings(CommonSettings):
     compaction_interval_s: Seconds = Field(600.0, ge=0, examples=["10m"])
     """How long a partition with little to compact waits."""
     pipeline: Literal["auto", "off"] = Field("auto", examples=["off"])
-    """auto: `braid up` starts a worker for merging and compaction when the first job is due. off: run braid pipeline."""
+    """auto: `braid up` starts a worker for merging and compaction when the first job is due. off: it never does."""
 
 
 @dataclass(frozen=True, slots=True)
