@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tests.control.group_driver import RANGE, STICKY, Driver
 
 from braidlog.control.group_errors import GroupError
-from braidlog.control.group_membership import GroupState
 from braidlog.control.group_settings import GroupSettings
+from braidlog.control.group_state import GroupState
 from braidlog.control.interface import JoinAnswer
 
 SESSION_MS = 6_000

@@ -4,8 +4,8 @@ import pytest
 from tests.control.group_driver import RANGE, REBALANCE_MS, SESSION_MS, STICKY, Driver, subscription
 
 from braidlog.control.group_errors import GroupError
-from braidlog.control.group_membership import GroupState
 from braidlog.control.group_settings import GroupSettings
+from braidlog.control.group_state import GroupState
 from braidlog.control.interface import JoinProtocol
 from braidlog.runtime.errors import InvalidSetting
 

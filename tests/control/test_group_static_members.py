@@ -3,8 +3,8 @@
 from tests.control.group_driver import RANGE, REBALANCE_MS, SESSION_MS, STICKY, Driver, subscription
 
 from braidlog.control.group_errors import GroupError
-from braidlog.control.group_membership import GroupState
 from braidlog.control.group_settings import GroupSettings
+from braidlog.control.group_state import GroupState
 from braidlog.control.interface import JoinAnswer, JoinProtocol
 
 SESSION_S = SESSION_MS / 1000
