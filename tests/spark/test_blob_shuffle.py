@@ -1,7 +1,9 @@
 """`BlobShuffle` against Spark's own shuffle: the same rows, in the same partitions, without rows in the exchange."""
 
+import contextlib
 import decimal
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from braidlog.cli.children import BraidProcess
 from braidlog.objects.keys import InvalidKey
+from braidlog.runtime.clock import SystemClock
 from braidlog.spark.errors import JobError
-from braidlog.spark.shuffle.blob_shuffle import NOTIFICATION_DDL, BlobShuffle
+from braidlog.spark.shuffle import BlobShuffle, ShuffleCache
+from braidlog.spark.shuffle.blob_shuffle import NOTIFICATION_DDL
 from braidlog.spark.shuffle.notifying import NOTIFICATION_SCHEMA
 
 if TYPE_CHECKING:
@@ -172,12 +177,40 @@ def test_nothing_and_a_little(spark: "SparkSession", shuffle: BlobShuffle) -> No
 
 
 def test_a_store_that_cannot_be_written_fails_the_job(spark: "SparkSession", tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    shuffle = BlobShuffle(f"file://{tmp_path}/file/store")
+    shuffle = BlobShuffle(f"file://{tmp_path}/store")
+    shuffled = shuffle.repartition(spark.range(10), 2, "id")
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "store").write_text("in the way")
     with pytest.raises(Exception, match="a batch could not be uploaded"):
-        shuffle.repartition(spark.range(10), 2, "id").collect()
-    with pytest.raises(Exception, match="a store in memory"):
-        BlobShuffle("memory://shared").repartition(spark.range(10), 2, "id").collect()
+        shuffled.collect()
+    with pytest.raises(JobError):
+        BlobShuffle(f"file://{tmp_path}/store/inside").repartition(spark.range(10), 2, "id")
+    with pytest.raises(JobError, match="a store in memory"):
+        BlobShuffle("memory://shared").repartition(spark.range(10), 2, "id")
+
+
+def test_through_a_ring_of_caches(spark: "SparkSession", tmp_path: Path) -> None:
+    with contextlib.ExitStack() as running:
+        members = []
+        for number in range(2):
+            folder = tmp_path / f"cache{number}"
+            folder.mkdir()
+            arguments = ["shuffle", "cache", "--store", f"file://{tmp_path}/store", "--listen", "127.0.0.1:0"]
+            member = running.enter_context(BraidProcess(f"cache{number}", arguments, folder, SystemClock()))
+            members.append(member.addresses["cache"])
+        cache = ShuffleCache.of(memory="8MiB", members={"a": members})
+        shuffle = BlobShuffle(f"file://{tmp_path}/store", batch_bytes="16KiB", zone="a", cache=cache)
+        df = spark.range(3000).selectExpr("id", "sha2(string(id), 256) text")
+        assert in_partitions(shuffle.repartition(df, 6, "text")) == in_partitions(df.repartition(6, "text"))
+    said = [(tmp_path / f"cache{number}").rglob("*.log") for number in range(2)]
+    texts = [each.read_text() for found in said for each in found]
+    assert len(texts) == 2
+    batches = len(list((tmp_path / "store" / "shuffle").glob("*/?/*")))
+    puts = [int(text.partition("stopped after ")[2].partition(" ")[0]) for text in texts]
+    gets = [int(text.partition("PUTs and ")[2].partition(" ")[0]) for text in texts]
+    assert sum(puts) == batches > 4
+    assert min(puts) > 0
+    assert gets == [0, 0], "what was written through its owner is in its cache"
 
 
 def test_a_batch_that_is_gone_fails_the_job(spark: "SparkSession", tmp_path: Path) -> None:

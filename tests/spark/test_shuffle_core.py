@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fakes import FakeClock
 
+from braidlog.cache.layers import StoreLayer
 from braidlog.objects.format import read_footer
 from braidlog.objects.layout import ARROW_STREAM
 from braidlog.objects.memory import MemoryBucket, MemoryStore
@@ -21,7 +22,7 @@ from braidlog.sim.loop import VirtualLoop
 from braidlog.spark.errors import DataLoss, JobError
 from braidlog.spark.shuffle.batcher import Batcher, BatcherSettings
 from braidlog.spark.shuffle.buffers import Chunk, Splitter, ZoneBuffer
-from braidlog.spark.shuffle.debatcher import Debatcher, DebatcherSettings, StoreReader, plan_reads
+from braidlog.spark.shuffle.debatcher import Debatcher, DebatcherSettings, plan_reads
 from braidlog.spark.shuffle.notifying import Notification, from_arrow, to_arrow
 
 KIB = 1024
@@ -35,7 +36,9 @@ def rows_of(ids: list[int], value_bytes: int = 16) -> pa.RecordBatch:
     return pa.record_batch(
         {
             "id": pa.array(ids, pa.int64()),
-            "value": pa.array([str(each).encode().ljust(value_bytes, b".") if each % 7 else None for each in ids]),
+            "value": pa.array(
+                [str(each).encode().ljust(value_bytes, b".") if each % 7 else None for each in ids], pa.binary()
+            ),
             "list": pa.array([[each, None] if each % 3 else None for each in ids], pa.list_(pa.int32())),
         }
     )
@@ -51,7 +54,7 @@ def batcher_of(store: Any, partitions: int, zones: int = 1, **changes: Any) -> B
 
 
 async def read_all(store: MemoryStore, notifications: list[Notification]) -> list[dict[str, Any]]:
-    debatcher = Debatcher(StoreReader(store), DebatcherSettings())
+    debatcher = Debatcher(StoreLayer(store), DebatcherSettings())
     return [row async for batch in debatcher.rows(notifications) for row in batch.to_pylist()]
 
 
@@ -62,14 +65,15 @@ async def read_all(store: MemoryStore, notifications: list[Notification]) -> lis
     zones=st.integers(1, 4),
     batch_bytes=st.integers(64, 20_000),
     compression=st.sampled_from(["none", "lz4", "zstd"]),
+    linger=st.sampled_from([0.0, 0.5]),
     seed=st.integers(0, 1000),
 )
 def test_every_row_comes_out_once_in_its_partition_and_in_order(
-    sizes: list[int], partitions: int, zones: int, batch_bytes: int, compression: str, seed: int
+    sizes: list[int], partitions: int, zones: int, batch_bytes: int, compression: str, linger: float, seed: int
 ) -> None:
     async def run() -> None:
         store = memory_store()
-        batcher = batcher_of(store, partitions, zones, batch_bytes=batch_bytes, compression=compression)
+        batcher = batcher_of(store, partitions, zones, batch_bytes=batch_bytes, compression=compression, linger=linger)
         random = np.random.default_rng(seed)
         expected: dict[int, list[int]] = {}
         start = 0
@@ -111,7 +115,7 @@ async def test_batches_are_objects_with_one_zone_each() -> None:
 async def test_batches_are_as_large_as_they_should_be() -> None:
     store = memory_store()
     target = 64 * KIB
-    batcher = batcher_of(store, partitions=8, zones=2, batch_bytes=target, compression="none")
+    batcher = batcher_of(store, partitions=8, zones=2, batch_bytes=target, compression="none", linger=0.5)
     for start in range(0, 20_000, 500):
         ids = list(range(start, start + 500))
         await batcher.add(rows_of(ids, 100), np.array(ids, dtype=np.int32) % 8)

@@ -4,5 +4,6 @@ Nothing but `BlobShuffle` needs Spark: batcher and debatcher carry any Arrow row
 """
 
 from braidlog.spark.shuffle.blob_shuffle import BlobShuffle
+from braidlog.spark.shuffle.caching import ShuffleCache
 
-__all__ = ["BlobShuffle"]
+__all__ = ["BlobShuffle", "ShuffleCache"]

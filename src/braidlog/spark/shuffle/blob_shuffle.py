@@ -9,8 +9,11 @@ from braidlog.objects.open import redacted
 from braidlog.runtime.entropy import Entropy, SystemEntropy
 from braidlog.runtime.quantities import parse_bytes, parse_seconds
 from braidlog.spark.errors import JobError
+from braidlog.spark.shuffle.beating import Beating
 from braidlog.spark.shuffle.buffers import PARTITIONS_MAX
+from braidlog.spark.shuffle.caching import NO_CACHE, ShuffleCache
 from braidlog.spark.shuffle.carrying import carried_schema, cast_to, key_hash
+from braidlog.spark.shuffle.expiry import RETENTION_S_DEFAULT
 from braidlog.spark.shuffle.tasks import ArrowFunction, MapSide, ReduceSide, ShufflePlan
 
 if TYPE_CHECKING:
@@ -42,6 +45,8 @@ class BlobShuffle:
         zones: Sequence[str] = (),
         uploads_in_flight: int = 4,
         read_ahead: int | str = "64MiB",
+        cache: ShuffleCache = NO_CACHE,
+        retention: float | str = RETENTION_S_DEFAULT,
         job: str | None = None,
         entropy: Entropy | None = None,
     ) -> None:
@@ -49,7 +54,8 @@ class BlobShuffle:
 
         `zones` are where executors run; batches are then formed for each of them. An executor's own zone is `zone`, or
         what the variable BRAIDLOG_ZONE says on it (spark.executorEnv.BRAIDLOG_ZONE). `job` names the application's
-        batches in the store, and is random by default.
+        batches in the store, and is random by default. `retention` is that of `braid shuffle expire`: while the
+        application lives, it says so several times within it.
         """
         chosen = job if job is not None else (entropy or SystemEntropy()).token(8).hex()
         shuffle_key(chosen, "check", 0)
@@ -66,7 +72,9 @@ class BlobShuffle:
                 uploads_in_flight_max=uploads_in_flight,
                 ahead_bytes_max=parse_bytes(read_ahead),
                 zone=zone,
+                cache=cache,
             )
+            self._beating = Beating(store, chosen, parse_seconds(retention))
         except ValueError as error:
             raise JobError(f"a setting of the shuffle {error}", help='For example batch_bytes="16MiB".') from error
         _ = self._template.batcher_settings  # which refuses what cannot be
@@ -77,6 +85,10 @@ class BlobShuffle:
 
     def __repr__(self) -> str:
         return f"BlobShuffle({redacted(self._store_url)!r}, job={self.job!r})"
+
+    def stop(self) -> None:
+        """Say no more that the application is there: its batches go when the retention is over."""
+        self._beating.stop()
 
     def repartition(self, df: "DataFrame", partitions: int, *keys: "str | Column") -> "DataFrame":
         """As `df.repartition(partitions, *keys)`: the same rows in the same partitions."""
@@ -111,6 +123,7 @@ class BlobShuffle:
             raise JobError("a shuffle needs a key", help='For example shuffle.repartition(df, 64, "key").')
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise JobError(f"{partitions} partitions", help=f"1 to {PARTITIONS_MAX} are possible.")
+        self._beating.use(df.sparkSession, streaming=df.isStreaming)
         # The JVM hashes keys as its own shuffle does, with the same seed.
         partition = functions.pmod(key_hash(df, keys), functions.lit(partitions))
         schema = StructType([*carried_schema(df.schema), StructField("partition", IntegerType())])

@@ -1,8 +1,8 @@
 """Rows that wait to become a batch: one buffer per destination zone. Pure.
 
 Rows enter in chunks and are sorted by partition at once, because that is when they are in the processor's cache. A
-buffer is cut where it has reached the size of a batch. It waits for half as much again before that, so that the end of
-the input never leaves a small batch over: the last one has between half and one and a half times the size.
+buffer is cut where it has reached the size of a batch. Where the input has an end, it waits for half as much again
+before that, so that no small batch is left over: the last one has between half and one and a half times the size.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,6 @@ PARTITIONS_MAX = EXTENTS_PER_OBJECT_MAX
 BATCH_BYTES_MAX = OBJECT_BYTES_MAX
 _OBJECT_ROOM_BYTES = OBJECT_BYTES_MAX - 8 * 1024 * 1024
 """What rows may take of an object: the rest is for headers, padding and the footer."""
-_LINGER = 1.5
 _RATIO_MIN = 0.25
 """Rows are held back for compression up to four times the size of a batch, and no further."""
 
@@ -49,8 +48,10 @@ class Chunk:
 
 
 class ZoneBuffer:
-    def __init__(self, batch_bytes: int) -> None:
+    def __init__(self, batch_bytes: int, linger: float = 0.0) -> None:
+        """`linger`: what is waited for beyond the size of a batch, as a part of it."""
         self._batch_bytes = batch_bytes
+        self._full_bytes = batch_bytes * (1.0 + linger)
         self._chunks: list[Chunk] = []
         self.size_bytes = 0
         """Of rows as they are in memory."""
@@ -69,7 +70,7 @@ class ZoneBuffer:
 
     @property
     def is_full(self) -> bool:
-        return self.size_bytes * self.ratio >= _LINGER * self._batch_bytes
+        return self.size_bytes * self.ratio >= self._full_bytes
 
     def take_full(self) -> list[Chunk]:
         """A batch of the size wanted."""

@@ -9,7 +9,7 @@ from typing import Protocol
 import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
 from crc32c import crc32c
 
-from braidlog.objects.store import Bytes, NotFound, Store
+from braidlog.objects.store import Bytes, NotFound
 from braidlog.runtime.tasks import TaskGroup
 from braidlog.spark.errors import DataLoss
 from braidlog.spark.shuffle.notifying import Notification
@@ -28,16 +28,6 @@ class BatchReader(Protocol):
     async def read(self, key: str, object_size: int, start: int, end: int) -> Bytes:
         """The bytes [start, end) of an object of `object_size` bytes."""
         ...
-
-
-class StoreReader:
-    """Straight from the store, without a cache."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    async def read(self, key: str, object_size: int, start: int, end: int) -> Bytes:
-        return await self._store.get_range(key, start, end)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,16 @@ import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
 
 from braidlog.spark.errors import told_to_people
 from braidlog.spark.shuffle.batcher import Batcher, BatcherSettings
-from braidlog.spark.shuffle.debatcher import Debatcher, DebatcherSettings, StoreReader
+from braidlog.spark.shuffle.caching import ShuffleCache
+from braidlog.spark.shuffle.debatcher import Debatcher, DebatcherSettings
 from braidlog.spark.shuffle.notifying import Notification, from_arrow, to_arrow
 from braidlog.spark.shuffle.worker import Worker, worker_for
 
 ZONE_VARIABLE = "BRAIDLOG_ZONE"
 """Names an executor's zone: spark.executorEnv.BRAIDLOG_ZONE."""
+
+LINGER = 0.5
+"""A task's input ends soon."""
 
 ArrowFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """From the rows of one partition to what becomes of them."""
@@ -36,6 +40,7 @@ class ShufflePlan:
     uploads_in_flight_max: int
     ahead_bytes_max: int
     zone: str | None
+    cache: ShuffleCache
 
     @property
     def zone_of_partition(self) -> list[str]:
@@ -50,6 +55,7 @@ class ShufflePlan:
             interval_s=self.interval_s,
             compression=self.compression,
             uploads_in_flight_max=self.uploads_in_flight_max,
+            linger=LINGER,
             zone=own_zone(self),
         )
 
@@ -92,7 +98,7 @@ class MapSide:
     async def _begin(self, worker: Worker) -> Batcher:
         plan = self.plan
         return Batcher(
-            worker.store,
+            await worker.layer(plan.cache, own_zone(plan)),
             plan.batcher_settings,
             plan.zone_of_partition,
             clock=worker.clock,
@@ -130,6 +136,7 @@ class ReduceSide:
 
     async def _read(self, worker: Worker, notifications: list[Notification]) -> AsyncGenerator[pa.RecordBatch, None]:
         # In the order of their names, and not of their arrival: the same rows are then the same batches, every time.
-        debatcher = Debatcher(StoreReader(worker.store), self.plan.debatcher_settings)
+        layer = await worker.layer(self.plan.cache, own_zone(self.plan))
+        debatcher = Debatcher(layer, self.plan.debatcher_settings)
         async for rows in debatcher.rows(sorted(notifications, key=lambda each: (each.key, each.position))):
             yield rows

@@ -7,11 +7,13 @@ import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterator
 from typing import Any, TypeVar
 
+from braidlog.cache.layers import Layer
 from braidlog.objects.open import open_store
 from braidlog.objects.store import Store
 from braidlog.runtime.clock import Clock, SystemClock
 from braidlog.runtime.entropy import Entropy, SystemEntropy
 from braidlog.spark.errors import JobError
+from braidlog.spark.shuffle.caching import ShuffleCache
 
 T = TypeVar("T")
 
@@ -31,7 +33,16 @@ class Worker:
         self.entropy: Entropy = SystemEntropy()
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="braidlog-shuffle", daemon=True).start()
+        self._layers: dict[tuple[ShuffleCache, str], Layer] = {}
         self.store: Store = self.run(self._open(store_url))
+
+    async def layer(self, cache: ShuffleCache, zone: str) -> Layer:
+        """The caches in front of the store, which the tasks of this process share."""
+        found = self._layers.get((cache, zone))
+        if found is None:
+            found = cache.build(self.store, zone, clock=self.clock, entropy=self.entropy.fork("cache"))
+            self._layers[(cache, zone)] = found
+        return found
 
     async def _open(self, store_url: str) -> Store:
         return open_store(store_url, clock=self.clock, entropy=self.entropy.fork("store"))
@@ -55,7 +66,12 @@ class Worker:
             self.run(items.aclose())
 
     def drop(self) -> None:
-        asyncio.run_coroutine_threadsafe(self.store.close(), self._loop)
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop)
+
+    async def _close(self) -> None:
+        for layer in self._layers.values():
+            await layer.close()
+        await self.store.close()
 
 
 _workers: dict[tuple[int, str], Worker] = {}

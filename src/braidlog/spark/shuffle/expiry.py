@@ -1,0 +1,139 @@
+"""Batches go by age, and never because somebody has read them: nobody can know whether a task will be run again.
+
+An application says every few minutes that it is there, and from when on it may still read its batches. A batch goes
+when it is older than that by the retention; all of an application's go when it was last heard of so long ago.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from braidlog.objects.keys import SHUFFLE_PREFIX, InvalidKey, parse_shuffle_key, shuffle_heartbeat_key
+from braidlog.objects.store import NotFound, ObjectMeta, Store
+from braidlog.runtime.clock import Clock
+
+RETENTION_S_DEFAULT = 3600.0
+BEATS_PER_RETENTION = 6
+_PAGE = 1000
+
+
+class Heartbeat(msgspec.Struct, array_like=True, frozen=True):
+    """What `shuffle/<job>/heartbeat` holds, as JSON. Persisted: fields are only added at the end."""
+
+    beat_ms: int
+    """When the application was there."""
+    keep_from_ms: int
+    """Batches that were written before it will not be read any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryReport:
+    jobs: int
+    kept: int
+    kept_bytes: int
+    expired: int
+    expired_bytes: int
+
+
+def is_expired(modified_ms: int, heartbeat: Heartbeat | None, *, now_ms: int, retention_ms: int) -> bool:
+    if heartbeat is not None and now_ms - heartbeat.beat_ms <= retention_ms:
+        return modified_ms < min(heartbeat.keep_from_ms, now_ms) - retention_ms
+    # Nobody is there who could read it, or could still write more.
+    return modified_ms < now_ms - retention_ms
+
+
+async def write_heartbeat(store: Store, job: str, heartbeat: Heartbeat) -> None:
+    await store.put(shuffle_heartbeat_key(job), msgspec.json.encode(heartbeat), overwrite=True)
+
+
+async def read_heartbeat(store: Store, job: str) -> Heartbeat | None:
+    try:
+        return msgspec.json.decode((await store.get(shuffle_heartbeat_key(job))).data, type=Heartbeat)
+    except NotFound:
+        return None
+
+
+async def expire(store: Store, *, retention_s: float, clock: Clock, dry_run: bool = False) -> ExpiryReport:
+    """Remove the batches of all applications that nobody needs. May run beside them, and beside itself."""
+    retention_ms = int(retention_s * 1000)
+    now_ms = clock.wall_ms()
+    job = ""
+    jobs = 0
+    heartbeat: Heartbeat | None = None
+    kept: list[int] = [0, 0]
+    expired: list[int] = [0, 0]
+    after: str | None = None
+    while True:
+        page = await store.list(SHUFFLE_PREFIX, after=after, limit=_PAGE)
+        gone: list[str] = []
+        for found in page.objects:
+            name = found.key.removeprefix(SHUFFLE_PREFIX).partition("/")[0]
+            if name != job:
+                job, heartbeat = name, await _heartbeat_of(store, found)
+                jobs += 1
+            if not _is_ours(found.key, job):
+                continue
+            past = is_expired(found.modified_ms, heartbeat, now_ms=now_ms, retention_ms=retention_ms)
+            counts = expired if past else kept
+            counts[0] += 1
+            counts[1] += found.size
+            if past:
+                gone.append(found.key)
+        if gone and not dry_run:
+            await store.delete(gone)
+        if page.next_after is None:
+            return ExpiryReport(jobs, kept[0], kept[1], expired[0], expired[1])
+        after = page.next_after
+
+
+async def _heartbeat_of(store: Store, found: ObjectMeta) -> Heartbeat | None:
+    try:
+        return await read_heartbeat(store, found.key.removeprefix(SHUFFLE_PREFIX).partition("/")[0])
+    except InvalidKey:
+        return None
+
+
+def _is_ours(key: str, job: str) -> bool:
+    """Nothing else is ever removed, whatever lies beside it. A heartbeat goes as batches do: while its application is
+    there it is always young."""
+    try:
+        parse_shuffle_key(key)
+    except InvalidKey:
+        return key == f"{SHUFFLE_PREFIX}{job}/heartbeat"
+    return True
+
+
+def lifecycle_rules(url: str, *, retention_s: float) -> dict[str, object]:
+    """The rule by which the store itself removes old batches, as its own tools take it. It knows whole days and the age
+    of objects alone, so it is a net below `expire`: no shuffle may take longer."""
+    from urllib.parse import unquote, urlsplit
+
+    parts = urlsplit(url)
+    days = max(1, -(-int(retention_s) // 86_400) + 1)
+    folder = unquote(parts.path).strip("/")
+    prefix = f"{folder}/{SHUFFLE_PREFIX}" if folder else SHUFFLE_PREFIX
+    name = "braidlog-shuffle"
+    if parts.scheme == "gs":
+        condition = {"age": days, "matchesPrefix": [prefix]}
+        return {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": condition}]}}
+    if parts.scheme == "az":
+        deletion = {"baseBlob": {"delete": {"daysAfterModificationGreaterThan": days}}}
+        filters = {"blobTypes": ["blockBlob"], "prefixMatch": [f"{parts.netloc}/{prefix}"]}
+        definition = {"actions": deletion, "filters": filters}
+        return {"rules": [{"enabled": True, "name": name, "type": "Lifecycle", "definition": definition}]}
+    rule = {"ID": name, "Status": "Enabled", "Filter": {"Prefix": prefix}, "Expiration": {"Days": days}}
+    return {"Rules": [rule]}
+
+
+def lifecycle_command(url: str) -> Sequence[str]:
+    """How the rule is put in place, with the rule in `lifecycle.json`."""
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    if parts.scheme == "gs":
+        return ("gcloud", "storage", "buckets", "update", f"gs://{parts.netloc}", "--lifecycle-file=lifecycle.json")
+    if parts.scheme == "az":
+        return ("az", "storage", "account", "management-policy", "create", "--policy", "@lifecycle.json")
+    where = ("--bucket", parts.netloc, "--lifecycle-configuration", "file://lifecycle.json")
+    return ("aws", "s3api", "put-bucket-lifecycle-configuration", *where)
