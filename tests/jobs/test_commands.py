@@ -1,4 +1,4 @@
-"""The commands, on a whole Braidlog: its own worker starts when there is something to do, and transactions are minded."""
+"""The commands, on a whole Braidlog whose own worker starts when there is something to do; with transactions."""
 
 import json
 import subprocess

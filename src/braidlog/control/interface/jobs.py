@@ -120,8 +120,8 @@ class CompleteJob(Message, frozen=True):
     objects: list[NewObject]
     replacements: list[Replacement]
     due_ms: int = -1
-    """When the partition should be compacted again, however little of it is dirty then: tombstones that stayed may go, or
-    more keys remain than there was room for. -1: never."""
+    """When the partition should be compacted again, however little of it is dirty then: tombstones that stayed may go,
+    or more keys remain than there was room for. -1: never."""
     clean_end_offset: int = -1
     """How far the partition is compacted now; -1: to the end of the job's extents."""
 
