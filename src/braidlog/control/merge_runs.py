@@ -1,8 +1,8 @@
 """Which neighbouring extents should become one. Pure.
 
 Merging as soon as there are two would move every byte over and over. So extents are of levels, each `fan_in` times the
-size of the one below, and a run is merged when it has `fan_in` members of its level or below. Then a byte is moved once
-per level, and the number of extents stays within a few times the least possible.
+size of the one below, and a run is merged when it has `fan_in` members of one level; smaller ones between them join in.
+Then a byte is moved once or twice per level, and the number of extents stays within a few times the least possible.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,8 @@ def merge_runs(lengths: Sequence[int], *, target_bytes: int, fan_in: int) -> lis
         may_join = [each is not None and each <= level and not taken[at] for at, each in enumerate(levels)]
         for start, end in _stretches(may_join):
             for first, last, is_full in _cut(lengths, start, end, target_bytes):
-                if last - first >= (2 if is_full else fan_in):
+                of_level = sum(each == level for each in levels[first:last])
+                if (is_full and last - first > 1) or of_level >= fan_in:
                     runs.append((first, last))
                     taken[first:last] = [True] * (last - first)
     return sorted(runs)
