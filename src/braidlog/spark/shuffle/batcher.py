@@ -19,9 +19,17 @@ from braidlog.spark.errors import JobError
 from braidlog.spark.shuffle.buffers import BATCH_BYTES_MAX, Chunk, Splitter, ZoneBuffer
 from braidlog.spark.shuffle.notifying import Notification
 from braidlog.spark.shuffle.packing import COMPRESSIONS, PackedBatch, pack_batch
+from braidlog.writing.arena import REGION_BYTES, Arena
 
+ARENA_BYTES = 128 * 1024 * 1024
+"""Memory that is kept for batches although there are none: fresh memory costs more than all that is done with it."""
 CHUNK_BYTES_MAX = 16 * 1024 * 1024
 """Larger pieces of input are taken in parts."""
+
+
+def arena_for(batch_bytes: int) -> Arena:
+    """Memory for batches of such a size: regions hold several, so that the arena keeps them."""
+    return Arena(free_bytes_max=ARENA_BYTES, region_bytes=max(REGION_BYTES, 4 * batch_bytes))
 
 
 class BatchWriter(Protocol):
@@ -73,8 +81,11 @@ class Batcher:
         *,
         clock: Clock,
         entropy: Entropy,
+        arena: Arena | None = None,
     ) -> None:
+        """`arena`: memory for batches, which batchers of one process may share."""
         self._store = store
+        self._arena = arena if arena is not None else arena_for(settings.batch_bytes)
         self._settings = settings
         self._clock = clock
         self._entropy = entropy
@@ -154,6 +165,7 @@ class Batcher:
             compression=settings.compression,
             nonce=self._entropy.token(16),
             created_ms=self._clock.wall_ms(),
+            arena=self._arena,
         )
         self._number += 1
         return packed

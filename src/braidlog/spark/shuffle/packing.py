@@ -13,6 +13,7 @@ from braidlog.runtime.limits import OBJECT_BYTES_MAX
 from braidlog.spark.errors import JobError
 from braidlog.spark.shuffle.buffers import Chunk, rows_by_partition
 from braidlog.spark.shuffle.notifying import Notification
+from braidlog.writing.arena import Arena
 
 COMPRESSIONS = ("none", "lz4", "zstd")
 MESSAGE_BYTES_MAX = 2 * 1024 * 1024
@@ -38,15 +39,20 @@ def pack_batch(
     compression: str,
     nonce: bytes,
     created_ms: int,
+    arena: Arena,
 ) -> PackedBatch:
     options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
     topic_id = blake2b(job.encode(), digest_size=16).digest()
     rows_bytes = sum(chunk.size_bytes for chunk in chunks)
-    sink = pa.BufferOutputStream()
+    streams = [
+        (partition, slices[0] if len(slices) == 1 else pa.concat_batches(slices))
+        for partition, slices in rows_by_partition(chunks)
+    ]
+    memory = arena.take(_bytes_max(rows_bytes, streams))
+    sink = pa.FixedSizeBufferWriter(pa.py_buffer(memory))
     extents: list[ExtentEntry] = []
-    for partition, slices in rows_by_partition(chunks):
+    for partition, rows in streams:
         position = sink.tell()
-        rows = slices[0] if len(slices) == 1 else pa.concat_batches(slices)
         with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
             for part in _messages(rows):
                 writer.write_batch(part)
@@ -60,7 +66,7 @@ def pack_batch(
             help="A single row that is as large as this cannot be shuffled through the store.",
         )
     sink.write(encode_tail(Footer(nonce, 0, incarnation, created_ms, zone, extents)))
-    data = memoryview(sink.getvalue())
+    data = memory[: sink.tell()].toreadonly()
     notifications = [
         Notification(
             partition=extent.partition,
@@ -75,6 +81,23 @@ def pack_batch(
         for extent in extents
     ]
     return PackedBatch(key, data, notifications, rows_bytes)
+
+
+def _bytes_max(rows_bytes: int, streams: Sequence[tuple[int, pa.RecordBatch]]) -> int:
+    """What the object can take at most. What rows take in memory is exact but for padding; where compression finds
+    nothing, it adds a little to each buffer; and every message describes all buffers of its columns."""
+    schema = streams[0][1].schema
+    description_bytes: int = schema.serialize().size
+    buffers = _buffer_count(schema)
+    messages = rows_bytes // MESSAGE_BYTES_MAX + 2 * len(streams)
+    return int(rows_bytes * 1.01) + len(streams) * (description_bytes + 256) + messages * (512 + 256 * buffers) + 65_536
+
+
+def _buffer_count(schema: pa.Schema) -> int:
+    def of(kind: pa.DataType) -> int:
+        return 3 + sum(of(kind.field(number).type) for number in range(kind.num_fields))
+
+    return sum(of(field.type) for field in schema)
 
 
 def _messages(rows: pa.RecordBatch) -> list[pa.RecordBatch]:

@@ -103,6 +103,7 @@ class MapSide:
             plan.zone_of_partition,
             clock=worker.clock,
             entropy=worker.entropy,
+            arena=worker.arena(plan.batch_bytes),
         )
 
 

@@ -13,7 +13,9 @@ from braidlog.objects.store import Store
 from braidlog.runtime.clock import Clock, SystemClock
 from braidlog.runtime.entropy import Entropy, SystemEntropy
 from braidlog.spark.errors import JobError
+from braidlog.spark.shuffle.batcher import arena_for
 from braidlog.spark.shuffle.caching import ShuffleCache
+from braidlog.writing.arena import Arena
 
 T = TypeVar("T")
 
@@ -33,6 +35,7 @@ class Worker:
         self.entropy: Entropy = SystemEntropy()
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="braidlog-shuffle", daemon=True).start()
+        self._arenas: dict[int, Arena] = {}
         self._layers: dict[tuple[ShuffleCache, str], Layer] = {}
         self.store: Store = self.run(self._open(store_url))
 
@@ -43,6 +46,13 @@ class Worker:
             found = cache.build(self.store, zone, clock=self.clock, entropy=self.entropy.fork("cache"))
             self._layers[(cache, zone)] = found
         return found
+
+    def arena(self, batch_bytes: int) -> Arena:
+        """Memory for batches, which outlives the tasks that fill it."""
+        if batch_bytes not in self._arenas:
+            self._arenas.clear()
+            self._arenas[batch_bytes] = arena_for(batch_bytes)
+        return self._arenas[batch_bytes]
 
     async def _open(self, store_url: str) -> Store:
         return open_store(store_url, clock=self.clock, entropy=self.entropy.fork("store"))

@@ -1,0 +1,341 @@
+"""A shuffle through the store, beside Spark's own and beside what the model predicts.
+
+    python bench/shuffle.py --out figures.json     some minutes; plots go to shuffle-*.png
+    python bench/shuffle.py --quick                about two minutes
+    python bench/shuffle.py --only model           without Spark: core, model
+
+`model` runs batcher, caches and debatcher over the latency model of S3 in virtual time: its latencies and requests do
+not depend on this machine. `core` is CPU per byte without a store's waiting. `spark` compares elapsed time and
+exchanged bytes with the native shuffle in the same session. README.md says what each figure means.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from _shuffle_model import MIB, Outcome, mean, run
+from braidlog.cache.layers import StoreLayer
+from braidlog.cost.prices import MACHINES, S3_STANDARD
+from braidlog.cost.shuffle import ShuffleLoad, kafka_bill, native_spark_bill, predict, shuffle_bill
+from braidlog.objects.latency import latency_profile
+from braidlog.objects.memory import MemoryBucket, MemoryStore
+from braidlog.runtime.clock import SystemClock
+from braidlog.runtime.entropy import SystemEntropy
+
+GIB = 1 << 30
+Figures = dict[str, Any]
+
+TARGETS = {
+    "exchange_bytes_vs_native": 0.01,
+    "gets_per_put_3_zones": 0.67 * 1.05,
+    "model_error_puts": 0.05,
+    "model_error_gets": 0.05,
+    "elapsed_vs_native_16": 1.1,
+    "elapsed_vs_native_200": 1.5,
+}
+AT_LEAST = {"batch_fill_16mib": 0.95, "cost_vs_kafka": 40.0}
+
+
+class Scale:
+    def __init__(self, quick: bool) -> None:
+        self.batch_mib = (1, 4, 16) if quick else (1, 4, 8, 16, 32, 64, 128)
+        self.rate_mib = 96
+        self.seconds_min = 6.0 if quick else 12.0
+        self.partition_factors = (3, 9) if quick else (3, 6, 9, 18)
+        self.core_mib = 256 if quick else 1024
+        self.spark_rows = 100_000 if quick else 500_000
+        self.spark_runs = 2 if quick else 3
+
+
+def load_of(batch_mib: int, scale: Scale, instances: int = 3) -> ShuffleLoad:
+    profile = latency_profile("s3")
+    size = batch_mib * MIB
+    return ShuffleLoad(
+        scale.rate_mib * MIB,
+        size,
+        zones=3,
+        instances=instances,
+        interval_s=inf if batch_mib <= 16 else 60.0,
+        put_s=profile.put_s_median + size / profile.upload_bytes_per_s,
+        get_s=profile.get_s_median + size / profile.download_bytes_per_s,
+    )
+
+
+# ── the model, in virtual time ──
+
+
+def simulated(batch_mib: int, scale: Scale, partitions: int = 27) -> Outcome:
+    load = load_of(batch_mib, scale)
+    if load.interval_s == inf:
+        load = ShuffleLoad(**{**_fields(load), "interval_s": 1e6})
+    # Whole batches of every buffer, and a half: see `described`.
+    fill_s = predict(load).batch_fill_s
+    seconds = (max(4, round(scale.seconds_min / fill_s)) + 0.5) * fill_s
+    outcome = run(load, seconds=seconds, partitions=partitions)
+    if outcome.rows_in != outcome.rows_out:
+        raise SystemExit(f"{outcome.rows_in} rows went in, and {outcome.rows_out} came out")
+    return outcome
+
+
+def _fields(load: ShuffleLoad) -> dict[str, Any]:
+    return {name: getattr(load, name) for name in ShuffleLoad.__dataclass_fields__}
+
+
+def described(outcome: Outcome) -> Figures:
+    load = outcome.load
+    stored_bytes = sum(outcome.put_bytes)
+    rows_bytes = outcome.rows_in * 1024
+    # A run has ends and a steady state has none, so only a window in its middle counts: it leaves out half a batch at
+    # its beginning, and at its end those that are closed early.
+    predicted = predict(load)
+    start_s, end_s = 0.5 * predicted.batch_fill_s, outcome.elapsed_s
+    window = [
+        size for at_s, size in zip(outcome.put_at_s, outcome.put_bytes, strict=True) if start_s < at_s <= end_s - 1e-9
+    ]
+    puts_per_s = len(window) / (end_s - start_s)
+    gets_per_put = len(outcome.get_s) / len(outcome.put_bytes)
+    return {
+        "puts_per_s": puts_per_s,
+        "puts_per_s_predicted": predicted.puts_per_s,
+        "gets_per_s": puts_per_s * gets_per_put,
+        "gets_per_s_predicted": predicted.gets_per_s,
+        "gets_per_put": gets_per_put,
+        "batch_fill": mean(window) / load.batch_bytes,
+        "overhead": stored_bytes / rows_bytes,
+        "latency_p50_s": outcome.latency(50),
+        "latency_p95_s": outcome.latency(95),
+        "latency_p99_s": outcome.latency(99),
+        "latency_bound_s_predicted": predicted.latency_s_max,
+        "put_p95_s": float(np.percentile(outcome.put_s, 95)),
+        "get_p95_s": float(np.percentile(outcome.get_s, 95)) if outcome.get_s else 0.0,
+        "notifications_per_s": outcome.notifications / outcome.elapsed_s,
+    }
+
+
+def model(scale: Scale) -> Figures:
+    figures: Figures = {}
+    outcomes: dict[int, Outcome] = {}
+    for batch_mib in scale.batch_mib:
+        outcomes[batch_mib] = simulated(batch_mib, scale)
+        found = described(outcomes[batch_mib])
+        figures |= {f"sweep_{batch_mib}mib_{name}": value for name, value in found.items()}
+        say(f"batches of {batch_mib} MiB: p95 {found['latency_p95_s']:.2f} s, {found['puts_per_s']:.2f} PUT/s")
+    for factor in scale.partition_factors:
+        found = described(simulated(4, scale, partitions=3 * factor))
+        figures |= {f"partitions_x{factor}_{name}": found[name] for name in ("latency_p95_s", "notifications_per_s")}
+    at = {name: figures[f"sweep_16mib_{name}"] for name in described(outcomes[16])}
+    load = ShuffleLoad(GIB, 16 * MIB, instances=24, fill=min(1.0, at["batch_fill"]), overhead=at["overhead"])
+    bill = shuffle_bill(load, S3_STANDARD)
+    with_machines = shuffle_bill(load, S3_STANDARD, machine=MACHINES["r6in.xlarge"]).total_usd
+    figures |= {
+        "p95_s_16mib": at["latency_p95_s"],
+        "batch_fill_16mib": at["batch_fill"],
+        "gets_per_put_3_zones": at["gets_per_put"],
+        "model_error_puts": abs(at["puts_per_s"] / at["puts_per_s_predicted"] - 1),
+        "model_error_gets": abs(at["gets_per_s"] / at["gets_per_s_predicted"] - 1),
+        "usd_per_h_per_gib_s_16mib": bill.total_usd,
+        "cost_vs_kafka": kafka_bill(load, S3_STANDARD).total_usd / with_machines,
+        "cost_vs_native_spark": native_spark_bill(load, S3_STANDARD).total_usd / with_machines,
+    }
+    plot(figures, outcomes, scale)
+    return figures
+
+
+def plot(figures: Figures, outcomes: dict[int, Outcome], scale: Scale) -> None:
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError:
+        say("no plots: matplotlib is not installed")
+        return
+    figure, axes = pyplot.subplots(1, 3, figsize=(12, 3.5))
+    for axis, (title, values) in zip(
+        axes,
+        {"record": outcomes[16].latency_s, "PUT": outcomes[16].put_s, "GET": outcomes[16].get_s}.items(),
+        strict=True,
+    ):
+        axis.plot(np.sort(values), np.linspace(0, 1, len(values)))
+        axis.set(title=f"{title} latency, 16 MiB", xlabel="seconds", ylim=(0, 1))
+    figure.tight_layout()
+    figure.savefig("shuffle-latency.png", dpi=120)
+    figure, axes = pyplot.subplots(1, 3, figsize=(12, 3.5))
+    for axis, name in zip(axes, ("puts_per_s", "gets_per_s", "latency_p95_s"), strict=True):
+        predicted = {"latency_p95_s": "latency_bound_s"}.get(name, name)
+        axis.plot(scale.batch_mib, [figures[f"sweep_{each}mib_{name}"] for each in scale.batch_mib], "o-", label="run")
+        axis.plot(
+            scale.batch_mib, [figures[f"sweep_{each}mib_{predicted}_predicted"] for each in scale.batch_mib], "x--",
+            label="model",
+        )  # fmt: skip
+        axis.set(title=name, xlabel="MiB a batch", xscale="log", yscale="log")
+        axis.legend()
+    figure.tight_layout()
+    figure.savefig("shuffle-sweep.png", dpi=120)
+
+
+# ── CPU, without waiting ──
+
+
+class Dropped:
+    """Takes batches and forgets them."""
+
+    async def put(self, key: str, data: object) -> None:
+        await asyncio.sleep(0)
+
+
+def core(scale: Scale) -> Figures:
+    """Random records of 1 KiB in and out again, through a store in memory, on one core."""
+    from braidlog.spark.shuffle.batcher import Batcher, BatcherSettings, BatchWriter, arena_for
+    from braidlog.spark.shuffle.debatcher import Debatcher, DebatcherSettings
+
+    rng = np.random.default_rng(1)
+    rows_per_chunk = 8 * 1024
+    values = pa.array([rng.bytes(1016) for _ in range(rows_per_chunk)], pa.binary())
+    keys = rng.integers(0, 1 << 62, rows_per_chunk)
+    rows = pa.record_batch({"key": pa.array(keys), "value": values})
+    chosen = (keys % 200).astype(np.int32)
+    chunks = scale.core_mib // 8
+
+    arena = arena_for(16 * MIB)
+
+    async def batched(store: BatchWriter) -> tuple[float, Batcher]:
+        settings = BatcherSettings("bench", compression="none", linger=0.5)
+        batcher = Batcher(store, settings, [""] * 200, clock=SystemClock(), entropy=SystemEntropy(), arena=arena)
+        started_s = time.process_time()
+        for _ in range(chunks):
+            await batcher.add(rows, chosen)
+        await batcher.finish()
+        return time.process_time() - started_s, batcher
+
+    async def work() -> tuple[float, float]:
+        # What a store in memory keeps is memory that cannot be used again, and a real store does not keep it.
+        batched_s, _ = await batched(Dropped())
+        store = StoreLayer(MemoryStore(MemoryBucket(), url="memory://", clock=SystemClock()))
+        _, batcher = await batched(store)
+        debatcher = Debatcher(store, DebatcherSettings())
+        by_partition: dict[int, list[Any]] = {}
+        for each in batcher.take_finished():
+            by_partition.setdefault(each.partition, []).append(each)
+        started_s = time.process_time()
+        count = 0
+        for partition in sorted(by_partition):
+            async for found in debatcher.rows(by_partition[partition]):
+                count += found.num_rows
+        if count != chunks * rows_per_chunk:
+            raise SystemExit(f"{count} rows came out, and {chunks * rows_per_chunk} went in")
+        return batched_s, time.process_time() - started_s
+
+    asyncio.run(work())
+    runs = [asyncio.run(work()) for _ in range(3)]
+    batched_s, debatched_s = (statistics.median(each) for each in zip(*runs, strict=True))
+    return {
+        "batch_mib_per_s_core": scale.core_mib / batched_s,
+        "debatch_mib_per_s_core": scale.core_mib / debatched_s,
+        "mib_per_s_core": scale.core_mib / (batched_s + debatched_s),
+    }
+
+
+# ── beside Spark's own shuffle ──
+
+
+def spark(scale: Scale) -> Figures:
+    from braidlog.spark import create_session
+    from braidlog.spark.shuffle import BlobShuffle
+
+    session = create_session("local[2]", progress=False)
+    figures: Figures = {"spark_gb": scale.spark_rows * 1024 / 1e9}
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/rows"
+            session.range(scale.spark_rows).selectExpr(
+                "id key", "repeat(sha2(string(id), 512), 8) value"
+            ).write.parquet(path)
+            df = session.read.parquet(path)
+            shuffle = BlobShuffle(f"file://{folder}/store", compression="none")
+            for partitions in (16, 200):
+                ways = {
+                    "native": df.repartition(partitions, "key"),
+                    "blob": shuffle.repartition(df, partitions, "key"),
+                }
+                found: dict[str, list[tuple[float, int]]] = {name: [] for name in ways}
+                for _ in range(scale.spark_runs + 1):
+                    for name, way in ways.items():
+                        found[name].append(timed(session, way))
+                elapsed_s = {name: statistics.median(s for s, _ in runs[1:]) for name, runs in found.items()}
+                for name, seconds in elapsed_s.items():
+                    figures[f"elapsed_{name}_{partitions}_s"] = seconds
+                figures[f"elapsed_vs_native_{partitions}"] = elapsed_s["blob"] / elapsed_s["native"]
+                if partitions == 16:
+                    figures["exchange_bytes_vs_native"] = found["blob"][-1][1] / found["native"][-1][1]
+    finally:
+        session.stop()
+    return figures
+
+
+def timed(session: Any, df: Any) -> tuple[float, int]:
+    """Seconds, and the bytes that Spark says its shuffle wrote."""
+    before = exchanged_bytes(session)
+    started_s = time.perf_counter()
+    df.write.format("noop").mode("overwrite").save()
+    elapsed_s = time.perf_counter() - started_s
+    return elapsed_s, exchanged_bytes(session) - before
+
+
+def exchanged_bytes(session: Any) -> int:
+    context = session.sparkContext._jsc.sc()
+    context.listenerBus().waitUntilEmpty()
+    quantiles = session.sparkContext._gateway.new_array(session._jvm.double, 0)
+    stages = context.statusStore().stageList(None, False, False, quantiles, None)
+    return sum(stages.apply(number).shuffleWriteBytes() for number in range(stages.size()))
+
+
+SCENARIOS: dict[str, Callable[[Scale], Figures]] = {"model": model, "core": core, "spark": spark}
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def verdict(name: str, value: float, good: bool, target: str) -> None:
+    say(f"{'ok  ' if good else 'MISS'} {name:<28} {value:.4g} ({target})")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", choices=sorted(SCENARIOS), action="append")
+    arguments = parser.parse_args()
+    figures: Figures = {}
+    for name in arguments.only or SCENARIOS:
+        say(f"── {name}")
+        figures |= SCENARIOS[name](Scale(arguments.quick))
+    for name, target in TARGETS.items():
+        if name in figures:
+            say(
+                f"{'ok  ' if figures[name] <= target else 'MISS'} {name:<28} {figures[name]:.4g} (at most {target:.4g})"
+            )
+    for name, target in AT_LEAST.items():
+        if name in figures:
+            verdict(name, figures[name], figures[name] >= target, f"at least {target:.4g}")
+    text = json.dumps(figures, indent=2)
+    if arguments.out is None:
+        print(text)
+    else:
+        arguments.out.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
