@@ -161,21 +161,6 @@ def _tombstones_without_retention() -> AbstractContextManager[None]:
     return replaced((Rules, "delete_horizon_ms", property(lambda self: self.now_ms)))
 
 
-@mistake("Remembers more of a partition as compacted than it has compacted.", "compacting")
-def _clean_beyond_what_was_read() -> AbstractContextManager[None]:
-    original = swap.write_compaction
-
-    def write(tx: Any, task: JobTask, request: CompleteJob) -> None:
-        original(tx, task, request)
-        if task.compaction is not None:
-            tx.execute(
-                "UPDATE partition_compactions SET clean_end_offset = clean_end_offset + 20 WHERE partition_id = ?",
-                (task.partitions[0].partition_id,),
-            )
-
-    return replaced((jobs, "write_compaction", write))
-
-
 @mistake("Ends a merged extent one batch early.", "merging")
 def _last_batch_left_out() -> AbstractContextManager[None]:
     original = merging.placed_part
