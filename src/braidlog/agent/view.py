@@ -7,6 +7,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from braidlog.agent.quotas import QuotaBook
 from braidlog.control.interface import (
@@ -38,6 +39,14 @@ TAIL_EXTENTS_MAX = 64
 """Extents kept per partition. What is older is asked of the control plane, which a lagging consumer does anyway."""
 
 
+class Waiter(Protocol):
+    """A future, or what can be woken like one."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: None, /) -> None: ...
+
+
 @dataclass(slots=True)
 class PartitionView:
     partition_id: int
@@ -48,7 +57,7 @@ class PartitionView:
     size_bytes: int = 0
     tail: deque[tuple[IndexedExtent, StoredObject]] = field(default_factory=lambda: deque(maxlen=TAIL_EXTENTS_MAX))
     """The newest extents, contiguous, the last one ending at the high watermark."""
-    waiters: dict[asyncio.Future[None], None] = field(default_factory=dict)
+    waiters: "dict[Waiter, None]" = field(default_factory=dict)
     """Fetches that wait for this partition to change."""
     first_unstable_offset: int = -1
     """Where the oldest open transaction begins; -1: there is none."""

@@ -69,7 +69,9 @@ def handle(agent: "Agent", header: RequestHeader, body: memoryview, slot: Respon
             request = request._replace(topics=session.topics)
         elif request.session_epoch == OPENING_EPOCH:
             session, opens = agent.fetch_sessions.open(request, by_id=by_id, now_s=now_s), True
-    tasks.spawn(_Fetch(agent, header, request, slot, session, opens).run())
+    fetch = _Fetch(agent, header, request, slot, session, opens)
+    if not fetch.park(tasks):
+        tasks.spawn(fetch.run())
 
 
 class _Fetch:
@@ -94,6 +96,28 @@ class _Fetch:
         self._committed_only = request.isolation_level == 1
         self._confirmed: dict[int, PartitionBounds] = {}
         """Bounds that the control plane told, where the view seemed to be behind the consumer."""
+        self._deadline_s = agent.clock.monotonic_s() + min(max(request.wait_ms_max, 0), WAIT_MS_MAX) / 1000
+
+    def park(self, tasks: TaskGroup) -> bool:
+        """Wait without a task where there is nothing to read yet, as nearly all fetches of an idle system do. False:
+        there is something to be done at once."""
+        request = self._request
+        if request.bytes_min <= 0 or request.wait_ms_max <= 0 or self._agent.dispatcher.is_draining:
+            return False
+        found = self._partitions()
+        if any(wanted.fetch_offset > partition.high_watermark for wanted, partition in found):
+            return False
+        if self._bytes_ready(found) != 0:
+            return False
+        _Parked(self, found, tasks, self._deadline_s - self._agent.clock.monotonic_s())
+        return True
+
+    def answer_nothing_new(self, found: list[tuple[FetchPartition, PartitionView]]) -> None:
+        try:
+            self._send(self._nothing_new(found))
+        except Exception as error:  # as in `run`: one fetch's trouble must not become its connection's silence
+            log.error("fetch failed", exc_info=error)
+            self._slot.abandon("an error in the agent: see its log")
 
     async def run(self) -> None:
         try:
@@ -105,6 +129,9 @@ class _Fetch:
             log.error("fetch failed", exc_info=error)
             self._slot.abandon("an error in the agent: see its log")
             return
+        self._send(response)
+
+    def _send(self, response: FetchResponse) -> None:
         agent, version = self._agent, self._header.api_version
         if self._session is not None:
             response = answered(agent.fetch_sessions, self._session, response, everything=self._opens_session)
@@ -135,8 +162,7 @@ class _Fetch:
 
     async def _respond(self) -> FetchResponse:
         request = self._request
-        clock = self._agent.clock
-        deadline_s = clock.monotonic_s() + min(max(request.wait_ms_max, 0), WAIT_MS_MAX) / 1000
+        clock, deadline_s = self._agent.clock, self._deadline_s
         while True:
             found = self._partitions()
             await self._confirm_bounds(found)
@@ -369,3 +395,38 @@ class _Fetch:
             return ErrorCode.corrupt_message
         # Retriable, so that the consumer stays where it is and asks again.
         return ErrorCode.kafka_storage_error
+
+
+class _Parked:
+    """A fetch that waits for a change of its partitions: then it goes on in a task, or ends when its time is up."""
+
+    __slots__ = ("_fetch", "_found", "_tasks", "_timer")
+
+    def __init__(
+        self, fetch: _Fetch, found: list[tuple[FetchPartition, PartitionView]], tasks: TaskGroup, timeout_s: float
+    ) -> None:
+        self._fetch = fetch
+        self._found = found
+        self._tasks = tasks
+        for _, partition in found:
+            partition.waiters[self] = None
+        self._timer: asyncio.TimerHandle | None = asyncio.get_running_loop().call_later(timeout_s, self._expire)
+
+    def done(self) -> bool:
+        return self._timer is None
+
+    def set_result(self, _result: None, /) -> None:
+        """A partition has changed."""
+        self._end()
+        self._tasks.spawn(self._fetch.run())
+
+    def _expire(self) -> None:
+        self._end()
+        self._fetch.answer_nothing_new(self._found)
+
+    def _end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for _, partition in self._found:
+            partition.waiters.pop(self, None)
