@@ -81,7 +81,7 @@ def stream(folder: Path) -> None:
 def streaming_query(spark: SparkSession, folder: Path):  # type: ignore[no-untyped-def]
     shuffle = BlobShuffle(f"file://{folder}/store", batch_bytes="64KiB")
     files = spark.readStream.schema("id bigint, text string").option("maxFilesPerTrigger", 1)
-    shuffled = shuffle.repartition(files.parquet(f"{folder}/in"), PARTITIONS, "text")
+    shuffled = shuffle.repartition(files.parquet(f"{folder}/in"), PARTITIONS, "text", observe="shuffle")
     return (
         shuffled.writeStream.format("parquet")
         .option("checkpointLocation", f"{folder}/checkpoint")

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 from braidlog.cli.children import BraidProcess
+from braidlog.cost.prices import S3_STANDARD
 from braidlog.objects.keys import InvalidKey
 from braidlog.runtime.clock import SystemClock
 from braidlog.spark.errors import JobError
@@ -165,6 +166,29 @@ def test_a_function_per_partition(spark: "SparkSession", shuffle: BlobShuffle) -
     assert sorted(map(repr, found.collect())) == sorted(map(repr, expected.collect()))
     ids = spark.range(100)
     assert sorted(row.id for row in shuffle.apply(ids, 3, ["id"], doubled).collect()) == list(range(0, 200, 2))
+
+
+def test_what_a_shuffle_did_is_observed(spark: "SparkSession", tmp_path: Path) -> None:
+    from pyspark.sql import Observation
+
+    shuffle = BlobShuffle(
+        f"file://{tmp_path}", batch_bytes="64KiB", zone="a", zones=["a", "b", "c"], compression="none"
+    )
+    values = pa.array([bytes(1000)] * 2000, pa.binary())
+    df = spark.createDataFrame(pa.table({"key": pa.array(range(2000), pa.int64()), "value": values}))
+    observation = Observation("shuffle")
+    shuffle.repartition(df, 12, "key", observe=observation).write.format("noop").mode("overwrite").save()
+    metrics = observation.get
+    batches = [each.stat().st_size for each in (tmp_path / "shuffle").glob("*/?/*")]
+    assert metrics["batches"] == len(batches)
+    assert metrics["stored_bytes"] == sum(batches)
+    assert metrics["rows"] == 2000
+    assert metrics["notifications"] >= 12
+    assert metrics["cross_zone_bytes"] == pytest.approx(2_000_000 * 2 / 3, rel=0.1)
+    found = shuffle.bills(metrics, S3_STANDARD)
+    assert found["store"].requests_usd == pytest.approx(len(batches) * 5e-6, rel=0.1)
+    assert found["native"].transfer_usd == pytest.approx(2_000_000 / 2**30 * 2 / 3 * 0.02, rel=0.1)
+    assert shuffle.bills(metrics)["store"].total_usd == 0  # a folder costs nothing
 
 
 def test_nothing_and_a_little(spark: "SparkSession", shuffle: BlobShuffle) -> None:

@@ -43,6 +43,8 @@ def test_a_stream_goes_on_where_it_stopped(spark: "SparkSession", tmp_path: Path
         write_input(tmp_path, files)
         query = streaming_query(spark, tmp_path)
         assert query.awaitTermination(120)
+        observed = [progress["observedMetrics"]["shuffle"] for progress in query.recentProgress]
+        assert sum(each["rows"] for each in observed) == len(files) * ROWS_PER_FILE
     assert committed_ids(spark, tmp_path) == list(range(3 * ROWS_PER_FILE))
 
 

@@ -1,9 +1,11 @@
 """`BlobShuffle`: what people change in a Spark job, a line for each shuffle."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from braidlog.cost.bill import Bill
+from braidlog.cost.prices import Price
 from braidlog.objects.keys import shuffle_key
 from braidlog.objects.open import redacted
 from braidlog.runtime.entropy import Entropy, SystemEntropy
@@ -14,10 +16,11 @@ from braidlog.spark.shuffle.buffers import PARTITIONS_MAX
 from braidlog.spark.shuffle.caching import NO_CACHE, ShuffleCache
 from braidlog.spark.shuffle.carrying import carried_schema, cast_to, key_hash
 from braidlog.spark.shuffle.expiry import RETENTION_S_DEFAULT
+from braidlog.spark.shuffle.observing import bills, observed
 from braidlog.spark.shuffle.tasks import ArrowFunction, MapSide, ReduceSide, ShufflePlan
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, Observation
     from pyspark.sql.types import StructType
 
 NOTIFICATION_DDL = (
@@ -90,9 +93,19 @@ class BlobShuffle:
         """Say no more that the application is there: its batches go when the retention is over."""
         self._beating.stop()
 
-    def repartition(self, df: "DataFrame", partitions: int, *keys: "str | Column") -> "DataFrame":
-        """As `df.repartition(partitions, *keys)`: the same rows in the same partitions."""
-        rows = self._notifications(df, partitions, list(keys)).mapInArrow(
+    def repartition(
+        self,
+        df: "DataFrame",
+        partitions: int,
+        *keys: "str | Column",
+        observe: "Observation | str | None" = None,
+    ) -> "DataFrame":
+        """As `df.repartition(partitions, *keys)`: the same rows in the same partitions.
+
+        `observe` gets what the shuffle did, as `df.observe` would: an `Observation`, or a name by which the progress of
+        a stream has it.
+        """
+        rows = self._notifications(df, partitions, list(keys), observe).mapInArrow(
             ReduceSide(self._plan(partitions)).__call__, carried_schema(df.schema)
         )
         return rows if rows.schema == df.schema else cast_to(rows, df.schema)
@@ -104,17 +117,21 @@ class BlobShuffle:
         keys: "str | Column | list[str | Column]",
         function: ArrowFunction,
         schema: "StructType | str | None" = None,
+        *,
+        observe: "Observation | str | None" = None,
     ) -> "DataFrame":
         """What `function` makes of each partition, of which it gets the rows as Arrow batches. It runs where the rows
         are read, so that only its results go through the JVM. `schema` is that of the results; without one, the
         DataFrame's own. Intervals of months, and of months, days and time together, are text there."""
         chosen = keys if isinstance(keys, list) else [keys]
-        return self._notifications(df, partitions, chosen).mapInArrow(
+        return self._notifications(df, partitions, chosen, observe).mapInArrow(
             ReduceSide(self._plan(partitions), function).__call__,
             carried_schema(df.schema) if schema is None else schema,
         )
 
-    def _notifications(self, df: "DataFrame", partitions: int, keys: "list[str | Column]") -> "DataFrame":
+    def _notifications(
+        self, df: "DataFrame", partitions: int, keys: "list[str | Column]", observe: "Observation | str | None"
+    ) -> "DataFrame":
         """The map side, and the plan's only exchange."""
         from pyspark.sql import functions
         from pyspark.sql.types import IntegerType, StructField, StructType
@@ -129,9 +146,15 @@ class BlobShuffle:
         schema = StructType([*carried_schema(df.schema), StructField("partition", IntegerType())])
         # Spark refuses to hand columns with odd names to Python, so names take another way.
         rows = cast_to(df.select("*", partition), schema, [f"c{number}" for number in range(len(schema))])
-        return rows.mapInArrow(
-            MapSide(self._plan(partitions), tuple(df.columns)).__call__, NOTIFICATION_DDL
-        ).repartitionById(partitions, "partition")
+        found = rows.mapInArrow(MapSide(self._plan(partitions), tuple(df.columns)).__call__, NOTIFICATION_DDL)
+        if observe is not None:
+            found = observed(found, self._template.zones, observe)
+        return found.repartitionById(partitions, "partition")
+
+    def bills(self, metrics: Mapping[str, Any], price: Price | None = None) -> dict[str, Bill]:
+        """What an observed shuffle cost, and what Spark's own would have cost for traffic between zones. Prices are
+        those of the store, unless others are given."""
+        return bills(metrics, self._store_url, zones=len(self._template.zones), price=price)
 
     def _plan(self, partitions: int) -> ShufflePlan:
         return replace(self._template, partitions=partitions)
