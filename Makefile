@@ -22,6 +22,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@$(BIN)/python -c 'import braidlog.records.arrow, braidlog.compaction.cleaning'  # compiles their loops, once
 	@$(MAKE) --no-print-directory kcat
 	@touch $@
 	@echo "Ready. Next: make demo, make up, or $(BIN)/braid --help"
