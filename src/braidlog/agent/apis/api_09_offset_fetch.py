@@ -45,9 +45,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 async def _group(group: Any, require_stable: bool, context: RequestContext) -> Any:
     member_id, member_epoch = getattr(group, "member_id", None), getattr(group, "member_epoch", -1)
-    code, topics = await _fetch(
-        str(group.group_id), group.topics, require_stable, context, member_id, member_epoch
-    )
+    code, topics = await _fetch(str(group.group_id), group.topics, require_stable, context, member_id, member_epoch)
     return context.answer(
         "OffsetFetchResponseGroup",
         group_id=group.group_id,
