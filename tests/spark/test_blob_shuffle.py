@@ -168,6 +168,25 @@ def test_a_function_per_partition(spark: "SparkSession", shuffle: BlobShuffle) -
     assert sorted(row.id for row in shuffle.apply(ids, 3, ["id"], doubled).collect()) == list(range(0, 200, 2))
 
 
+def joined(left: Iterator[pa.RecordBatch], right: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    sides = [list(left), list(right)]
+    if all(sides):
+        tables = [pa.Table.from_batches(each) for each in sides]
+        yield from tables[0].join(tables[1], ["a", "b"], join_type="inner").to_batches()
+
+
+def test_a_join_of_what_is_partitioned_alike(spark: "SparkSession", shuffle: BlobShuffle) -> None:
+    left = spark.range(600).selectExpr("id % 50 a", "if(id % 7 = 0, null, string(id % 3)) b", "id x")
+    right = spark.range(100).selectExpr("id a", "string(id % 3) b", "id * 10 y")
+    found = shuffle.cogroup(left, right, 5, ["a", "b"], joined, "a bigint, b string, x bigint, y bigint")
+    expected = left.join(right, ["a", "b"])
+    assert sorted(map(repr, found.collect())) == sorted(map(repr, expected.collect()))
+    plan = spark._jvm.PythonSQLUtils.explainString(found._jdf.queryExecution(), "formatted")  # type: ignore[union-attr]
+    assert all("row_count" in each for each in exchanges(plan))
+    with pytest.raises(JobError, match="cast one side"):
+        shuffle.cogroup(left, right.selectExpr("int(a) a", "b"), 5, ["a", "b"], joined, "a bigint")
+
+
 def test_what_a_shuffle_did_is_observed(spark: "SparkSession", tmp_path: Path) -> None:
     from pyspark.sql import Observation
 

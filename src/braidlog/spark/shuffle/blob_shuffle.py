@@ -17,7 +17,15 @@ from braidlog.spark.shuffle.caching import NO_CACHE, ShuffleCache
 from braidlog.spark.shuffle.carrying import carried_schema, cast_to, key_hash
 from braidlog.spark.shuffle.expiry import RETENTION_S_DEFAULT
 from braidlog.spark.shuffle.observing import bills, observed
-from braidlog.spark.shuffle.tasks import ArrowFunction, MapSide, ReduceSide, ShufflePlan
+from braidlog.spark.shuffle.tasks import (
+    SIDE_COLUMN,
+    ArrowFunction,
+    CogroupedSide,
+    MapSide,
+    PairFunction,
+    ReduceSide,
+    ShufflePlan,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
@@ -129,10 +137,42 @@ class BlobShuffle:
             carried_schema(df.schema) if schema is None else schema,
         )
 
+    def cogroup(
+        self,
+        left: "DataFrame",
+        right: "DataFrame",
+        partitions: int,
+        keys: "str | list[str]",
+        function: PairFunction,
+        schema: "StructType | str",
+    ) -> "DataFrame":
+        """What `function` makes of each partition of two DataFrames that have these keys in common: a join, for
+        example. It gets the rows of both, left and right; a side without rows in the partition is an empty iterator."""
+        names = [keys] if isinstance(keys, str) else keys
+        kinds = [[field.dataType for field in df.select(*names).schema] for df in (left, right)]
+        if kinds[0] != kinds[1]:
+            raise JobError(
+                f"the keys {', '.join(names)} are {kinds[0]} on the left and {kinds[1]} on the right",
+                help="Equal keys of different types have different hashes: cast one side.",
+            )
+        from pyspark.sql import functions
+
+        sides = [
+            self._batched(df, partitions, list(names), None).withColumn(SIDE_COLUMN, functions.lit(number))
+            for number, df in enumerate((left, right))
+        ]
+        exchanged = sides[0].union(sides[1]).repartitionById(partitions, "partition")
+        return exchanged.mapInArrow(CogroupedSide(self._plan(partitions), function).__call__, schema)
+
     def _notifications(
         self, df: "DataFrame", partitions: int, keys: "list[str | Column]", observe: "Observation | str | None"
     ) -> "DataFrame":
         """The map side, and the plan's only exchange."""
+        return self._batched(df, partitions, keys, observe).repartitionById(partitions, "partition")
+
+    def _batched(
+        self, df: "DataFrame", partitions: int, keys: "list[str | Column]", observe: "Observation | str | None"
+    ) -> "DataFrame":
         from pyspark.sql import functions
         from pyspark.sql.types import IntegerType, StructField, StructType
 
@@ -149,7 +189,7 @@ class BlobShuffle:
         found = rows.mapInArrow(MapSide(self._plan(partitions), tuple(df.columns)).__call__, NOTIFICATION_DDL)
         if observe is not None:
             found = observed(found, self._template.zones, observe)
-        return found.repartitionById(partitions, "partition")
+        return found
 
     def bills(self, metrics: Mapping[str, Any], price: Price | None = None) -> dict[str, Bill]:
         """What an observed shuffle cost, and what Spark's own would have cost for traffic between zones. Prices are

@@ -24,6 +24,9 @@ LINGER = 0.5
 
 ArrowFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """From the rows of one partition to what becomes of them."""
+PairFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch], Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""The same, from the rows of a partition on the left and on the right."""
+SIDE_COLUMN = "side"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +133,38 @@ class ReduceSide:
 
     def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         notifications = [each for batch in batches for each in from_arrow(batch)]
-        if notifications:
-            with told_to_people("shuffle"):
-                worker = worker_for(self.plan.store_url)
-                yield from worker.iterate(self._read(worker, notifications))
+        return read_rows(self.plan, notifications)
 
-    async def _read(self, worker: Worker, notifications: list[Notification]) -> AsyncGenerator[pa.RecordBatch, None]:
-        # In the order of their names, and not of their arrival: the same rows are then the same batches, every time.
-        layer = await worker.layer(self.plan.cache, own_zone(self.plan))
-        debatcher = Debatcher(layer, self.plan.debatcher_settings)
-        async for rows in debatcher.rows(sorted(notifications, key=lambda each: (each.key, each.position))):
-            yield rows
+
+@dataclass(frozen=True, slots=True)
+class CogroupedSide:
+    """Notifications of one partition of two shuffles, told apart by the column `side`, into what a function makes of
+    the rows of both."""
+
+    plan: ShufflePlan
+    function: PairFunction
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        sides: tuple[list[Notification], list[Notification]] = ([], [])
+        for batch in batches:
+            for each, side in zip(from_arrow(batch), batch.column(SIDE_COLUMN).to_pylist(), strict=True):
+                sides[side].append(each)
+        return iter(self.function(read_rows(self.plan, sides[0]), read_rows(self.plan, sides[1])))
+
+
+def read_rows(plan: ShufflePlan, notifications: list[Notification]) -> Iterator[pa.RecordBatch]:
+    if not notifications:
+        return
+    with told_to_people("shuffle"):
+        worker = worker_for(plan.store_url)
+        yield from worker.iterate(_read(plan, worker, notifications))
+
+
+async def _read(
+    plan: ShufflePlan, worker: Worker, notifications: list[Notification]
+) -> AsyncGenerator[pa.RecordBatch, None]:
+    layer = await worker.layer(plan.cache, own_zone(plan))
+    debatcher = Debatcher(layer, plan.debatcher_settings)
+    # In the order of their names, and not of their arrival: the same rows are then the same batches, every time.
+    async for rows in debatcher.rows(sorted(notifications, key=lambda each: (each.key, each.position))):
+        yield rows
