@@ -2,7 +2,7 @@
 there."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -82,8 +82,11 @@ class Batcher:
         clock: Clock,
         entropy: Entropy,
         arena: Arena | None = None,
+        on_uploaded: Callable[[], object] | None = None,
     ) -> None:
-        """`arena`: memory for batches, which batchers of one process may share."""
+        """`arena`: memory for batches, which batchers of one process may share. `on_uploaded` is called when there are
+        notifications to take."""
+        self._on_uploaded = on_uploaded
         self._store = store
         self._arena = arena if arena is not None else arena_for(settings.batch_bytes)
         self._settings = settings
@@ -184,6 +187,8 @@ class Batcher:
         self._rows_bytes += packed.rows_bytes
         self._stored_bytes += len(packed.data)
         self._notifications += len(packed.notifications)
+        if self._on_uploaded is not None:
+            self._on_uploaded()
 
     def take_finished(self) -> list[Notification]:
         """Notifications of uploads that have finished, each once."""
