@@ -21,6 +21,7 @@ PRELOADED = (
     "braidlog.spark.datasource",
     "braidlog.spark.source",
     "braidlog.spark.reading",
+    "braidlog.spark.shuffle.tasks",
     "braidlog.spark.sink",
     "braidlog.spark.uploading",
 )
