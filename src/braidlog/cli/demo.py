@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from braidlog.cli.children import BraidProcess
+from braidlog.cli.demo_pipeline import PipelineAccount, can_run, run_pipeline
 from braidlog.cli.errors import CommandError
 from braidlog.cli.output import OutputFormat, emit, emit_json, say
 from braidlog.cost.bill import Usage, bill
@@ -94,9 +95,9 @@ class Cluster:
     """A control plane and an agent, each a process, over a store in a folder."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
-        self._folder = folder
-        store = f"file://{folder}/store"
-        quiet = ["--set", "log_level=warning", "--metrics", "127.0.0.1:0", "--store", store]
+        self.folder = folder
+        self.store = f"file://{folder}/store"
+        quiet = ["--set", "log_level=warning", "--metrics", "127.0.0.1:0", "--store", self.store]
         self.control = BraidProcess(
             "control",
             ["control", "--listen", "127.0.0.1:0", "--metadata", f"sqlite://{folder}/meta.db", *quiet],
@@ -152,7 +153,7 @@ class Cluster:
 
     def objects(self) -> tuple[int, int]:
         """How many objects there are, and their bytes."""
-        sizes = [path.stat().st_size for path in (self._folder / "store" / "data").rglob("*") if path.is_file()]
+        sizes = [path.stat().st_size for path in (self.folder / "store" / "data").rglob("*") if path.is_file()]
         return len(sizes), sum(sizes)
 
 
@@ -222,7 +223,7 @@ class Demo:
         self._crash_s = 0.0
         self._back_s = 0.0
 
-    def run(self, progress: "Progress") -> Account:
+    def run(self, progress: "Progress") -> tuple[Account, PipelineAccount | None]:
         with self._cluster.running():
             self._create_topics()
             ledger = Ledger(self._count)
@@ -238,7 +239,20 @@ class Demo:
                 clients.consume(0.5)  # whatever is there twice would come now
             finally:
                 clients.close()
-            return self._account(clients, seconds, self._log_length())
+            account = self._account(clients, seconds, self._log_length())
+            if not can_run():
+                progress.note("no Spark here (pip install 'braidlog[spark]'), so no aggregation and no compaction")
+                return account, None
+            return account, run_pipeline(
+                topics=TOPICS,
+                record_count=self._count,
+                bootstrap=self._cluster.bootstrap,
+                control=self._cluster.control.addresses["control"],
+                store=self._cluster.store,
+                folder=self._cluster.folder,
+                clock=self._clock,
+                note=progress.note,
+            )
 
     def _create_topics(self) -> None:
         from confluent_kafka.admin import NewTopic
@@ -382,7 +396,7 @@ def run_demo(*, quick: bool, keep: bool, output: OutputFormat) -> int:
     try:
         say(f"A control plane and an agent start, with their store in {folder}/store.")
         with Progress(count, bars=not quick) as progress:
-            account = Demo(Cluster(folder, clock), clock, count, produce_s).run(progress)
+            account, pipeline = Demo(Cluster(folder, clock), clock, count, produce_s).run(progress)
         finished = True
     except KeyboardInterrupt:
         finished = True  # nothing went wrong that anybody would want to look into
@@ -392,11 +406,14 @@ def run_demo(*, quick: bool, keep: bool, output: OutputFormat) -> int:
             say(f"Data and logs are in {folder}.")
         else:
             shutil.rmtree(folder, ignore_errors=True)
+    ok = account.ok and (pipeline is None or pipeline.is_right(account.records_in))
     if output is OutputFormat.JSON:
-        emit_json({**asdict(account), "ok": account.ok})
+        emit_json({**asdict(account), "pipeline": asdict(pipeline) if pipeline is not None else None, "ok": ok})
     else:
         show(account)
-    return 0 if account.ok else 1
+        if pipeline is not None:
+            show_pipeline(pipeline)
+    return 0 if ok else 1
 
 
 def show(account: Account) -> None:
@@ -430,4 +447,23 @@ def show(account: Account) -> None:
         SEEN
         if account.ok
         else "Records are missing or doubled: this is a bug. Run again with --keep, and keep the folder."
+    )
+
+
+def show_pipeline(pipeline: PipelineAccount) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="Totals per key, by Spark, before and after their compaction")
+    table.add_column()
+    table.add_column("before", justify="right")
+    table.add_column("after", justify="right")
+    before, after = pipeline.before, pipeline.after
+    table.add_row("records", f"{before.records:,}", f"{after.records:,}")
+    table.add_row("objects", f"{before.objects:,}", f"{after.objects:,}")
+    table.add_row("bytes", format_bytes(before.bytes), format_bytes(after.bytes))
+    Console().print(table)
+    emit(
+        f"A stream on Spark counted {pipeline.records_read:,} records by {pipeline.keys:,} keys, through the\n"
+        "bucket alone. Compaction left the newest total of each key."
     )

@@ -108,7 +108,7 @@ def compact(
         raise CommandError("compaction runs by itself when it is due", help="braid compact TOPIC --now does not wait.")
 
     async def ask(plane: "ControlPlane") -> "list[JobListing]":
-        return await _compact(plane, topic, timeout_s if wait else 0.0)
+        return await compact_topic(plane, topic, timeout_s if wait else 0.0)
 
     listings = _with_control(control, ask)
     if format is OutputFormat.JSON:
@@ -123,7 +123,7 @@ def compact(
         raise CommandError(f"{counted(len(failed), 'job')} failed: {failed[0].detail}", help="braid jobs tells more.")
 
 
-async def _compact(plane: "ControlPlane", topic: str, timeout_s: float) -> "list[JobListing]":
+async def compact_topic(plane: "ControlPlane", topic: str, timeout_s: float) -> "list[JobListing]":
     """Ask, and wait for the jobs; ask again as long as other jobs about the partitions come first."""
     from braidlog.control.interface import ListJobs
     from braidlog.runtime.clock import SystemClock

@@ -125,6 +125,7 @@ def agent(
 
 def shard() -> None:
     """Run one shard of an agent. Its supervisor starts it, and tells it the rest on its standard input."""
+    _do_without_hypothesis()
     from braidlog.cli.shards import ShardOrders
 
     orders = ShardOrders(json.loads(sys.stdin.readline()))
@@ -186,8 +187,7 @@ def serve(
     from braidlog.runtime.logs import configure_logs
 
     configure_logs(settings.log_level, settings.log_format)
-    # The Kafka codec loads Hypothesis wherever it is installed, which doubles the time that an agent takes to start.
-    sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
+    _do_without_hypothesis()
 
     async def run() -> None:
         stop = _stop_on_signals(name)
@@ -221,6 +221,11 @@ def serve(
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(run())
+
+
+def _do_without_hypothesis() -> None:
+    """The Kafka codec loads it wherever it is installed, which doubles the time that an agent takes to start."""
+    sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
 
 
 def _tune_garbage_collection() -> None:

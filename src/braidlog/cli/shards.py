@@ -4,9 +4,10 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Any
 
 import structlog
@@ -14,7 +15,7 @@ import structlog
 from braidlog.agent.machine import Machine, ProcessSeat
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
-from braidlog.runtime.errors import BraidError, Remedy
+from braidlog.runtime.errors import BraidError, InvalidSetting, Remedy
 from braidlog.runtime.http import fetch_text
 from braidlog.runtime.metrics import merge_figures
 from braidlog.runtime.quantities import Address
@@ -31,6 +32,7 @@ RESTART_S_FIRST, RESTART_S_MAX = 0.1, 5.0
 STEADY_S = 30.0
 """A shard that has run for so long is no longer one that keeps dying."""
 LOCK_RETRY_S = 0.002
+PORT_TRIES_MAX = 50
 FIGURES_TIMEOUT_S = 2.0
 STOP = b"stop\n"
 LINE_BYTES_MAX = 1 << 20
@@ -77,6 +79,11 @@ class ShardSupervisor:
         return f"shard {', '.join(down)} is not ready" if down else None
 
     async def start(self) -> None:
+        if self._settings.listen.port == 0:
+            # Neighbours, as with a given port: whoever starts the agent again at the first one gets the others back.
+            first = free_ports(self._settings.listen.host, len(self._shards))
+            for shard in self._shards:
+                shard.port = first + shard.number
         try:
             await asyncio.gather(*(self._spawn(shard) for shard in self._shards))
         except BaseException:
@@ -222,6 +229,22 @@ class ShardSupervisor:
             return await fetch_text(Address.parse(shard.metrics), "/metrics", timeout_s=FIGURES_TIMEOUT_S)
         except (OSError, ValueError):
             return None
+
+
+def free_ports(host: str, count: int) -> int:
+    """The first of so many neighbouring ports that nobody listens on."""
+    for _ in range(PORT_TRIES_MAX):
+        with ExitStack() as stack:
+            first = stack.enter_context(socket.create_server((host, 0))).getsockname()[1]
+            try:
+                for port in range(first + 1, first + count):
+                    stack.enter_context(socket.create_server((host, port)))
+            except (OSError, OverflowError):
+                continue
+        return int(first)
+    raise InvalidSetting(
+        f"found no {count} neighbouring free ports on {host}", help="Give one with --listen HOST:PORT."
+    )
 
 
 def shard_settings(settings: AgentSettings, shard: int, shard_count: int, *, port: int = 0) -> dict[str, Any]:
