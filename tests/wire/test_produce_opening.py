@@ -56,6 +56,15 @@ def test_later_requests_are_recognised(version: int, first: int, second: int, co
     assert opening.read(frame) == (correlation_id, index, b"\x01" * second)
 
 
+def test_no_records_at_all_are_not_taken_for_empty_ones() -> None:
+    frame = frame_of(9, 7, [(3, b"")])
+    opening = opening_in(frame)
+    assert opening is not None
+    nothing = bytearray(frame)
+    nothing[-4:] = b"\x80\x00\x00\x00"  # a length of 0 in two bytes, and then what looks like the end
+    assert opening.read(memoryview(nothing)) is None
+
+
 @given(versions, lengths, st.data())
 @settings(max_examples=300)
 def test_what_is_recognised_is_what_taking_it_apart_gives(version: int, length: int, data: st.DataObject) -> None:

@@ -59,7 +59,8 @@ class ProduceOpening(NamedTuple):
         else:
             length, position = read_uvarint(frame, position + 4)
         end = position + length - 1
-        return (correlation_id, index, frame[position:end]) if frame[end:] == _END else None
+        # A length of 0 is that of no records at all.
+        return (correlation_id, index, frame[position:end]) if length and frame[end:] == _END else None
 
 
 def opening_of(frame: memoryview, header: RequestHeader, request: ProduceRequest) -> ProduceOpening | None:
