@@ -20,7 +20,7 @@ from braidlog.runtime.entropy import SeededEntropy
 from braidlog.scheduling.budget import PutBudget, budget_share, merge_budgets, split_budget
 from braidlog.scheduling.closing import Close, CloseThresholds, decide_close
 from braidlog.scheduling.groups import group_ids, members, merge, split
-from braidlog.scheduling.loads import ShardLoad, slots_used_at
+from braidlog.scheduling.loads import ShardLoad, bytes_per_s_after, slots_used_at
 from braidlog.scheduling.policy import Policy
 from braidlog.scheduling.regrouping import Merge, RegroupThresholds, Split
 from braidlog.scheduling.turns import may_take_turn, takeover_s
@@ -164,6 +164,7 @@ class SchedulerModel:
         self._loads = _Loads(self)
         self._held_bytes = [0] * agent.shard_count
         self._slots_used: list[tuple[float, float]] = [(0.0, 0.0)] * agent.shard_count
+        self._bytes_per_s = [(0.0, 0.0)] * agent.shard_count
         puts_per_s = puts_per_s_for_budget(agent.budget_usd_month, agent.price)
         self._groups: dict[int, _Group] = {}
         for group in group_ids(self.groups):
@@ -201,6 +202,8 @@ class SchedulerModel:
         self._backlog_bytes[shard] += size_bytes
         self._waiting_s[shard].append(self.now_s)
         self._held_bytes[shard] += size_bytes
+        rate = bytes_per_s_after(self.load(shard), size_bytes, self.now_s, self._regroup.memory_s)
+        self._bytes_per_s[shard] = rate, self.now_s
         self._wake_soon(group)
         return True
 
@@ -219,6 +222,7 @@ class SchedulerModel:
             waiting_s[0] if waiting_s else inf,
             self._in_flight[shard],
             *self._slots_used[shard],
+            *self._bytes_per_s[shard],
         )
 
     def _wake_soon(self, group: _Group) -> None:

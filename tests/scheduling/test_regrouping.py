@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braidlog.scheduling.groups import buddy, check_groups, first_groups, members, merge, single_groups, split
-from braidlog.scheduling.loads import ShardLoad, group_load, slots_used_at
+from braidlog.scheduling.loads import ShardLoad, bytes_per_s_after, bytes_per_s_at, group_load, slots_used_at
 from braidlog.scheduling.regrouping import Merge, RegroupThresholds, Split, decide_regroup
 
 MIB = 1 << 20
@@ -47,6 +47,26 @@ def test_a_group_that_lets_requests_wait_with_all_slots_taken_splits_sooner() ->
         replace(waiting, oldest_s=NOW_S - 0.4),
     ):
         assert decide(first_groups(4), 0, [unhurried, IDLE, IDLE, IDLE]) is None
+
+
+def test_shards_that_fill_objects_by_themselves_part_and_stay_apart() -> None:
+    full = ShardLoad(bytes_per_s=16 * MIB, bytes_per_s_s=NOW_S)  # four megabytes in a quarter of a second
+    assert decide(first_groups(2), 0, [full, full]) == Split(0, range(1, 2))
+    assert decide(first_groups(2), 0, [full, replace(full, bytes_per_s=15 * MIB)]) is None
+    half = replace(full, bytes_per_s=8 * MIB)
+    assert decide(single_groups(2), 0, [half, half]) is None
+    assert decide(single_groups(2), 0, [half, replace(half, bytes_per_s=7 * MIB)]) == Merge(0, range(1, 2))
+    # What was said long ago has faded.
+    assert decide(first_groups(2), 0, [replace(full, bytes_per_s_s=NOW_S - 1)] * 2) is None
+
+
+def test_what_arrives_steadily_is_known_by_its_rate() -> None:
+    load, now_s = ShardLoad(), 0.0
+    for _ in range(1000):
+        now_s += 0.01
+        load = ShardLoad(bytes_per_s=bytes_per_s_after(load, 1000, now_s, 2.0), bytes_per_s_s=now_s)
+    assert bytes_per_s_at(load, now_s, 2.0) == pytest.approx(100_000, rel=0.02)
+    assert bytes_per_s_at(load, now_s + 20, 2.0) < 10
 
 
 def test_where_memory_is_scarce_a_smaller_backlog_splits() -> None:

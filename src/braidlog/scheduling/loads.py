@@ -22,6 +22,10 @@ class ShardLoad:
     before it starts or ends an upload."""
     slots_used_s: float = 0.0
     """When it did."""
+    bytes_per_s: float = 0.0
+    """What has arrived at this shard lately. It brings it up to date with `bytes_per_s_after`."""
+    bytes_per_s_s: float = 0.0
+    """When it did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class GroupLoad:
     oldest_s: float
     in_flight: int
     slots_used: float
+    bytes_per_s: float
 
 
 def slots_used_at(load: ShardLoad, now_s: float, memory_s: float) -> float:
@@ -44,9 +49,19 @@ def slots_used_at(load: ShardLoad, now_s: float, memory_s: float) -> float:
     return load.slots_used * kept + load.uploads_in_flight * (1.0 - kept)
 
 
+def bytes_per_s_at(load: ShardLoad, now_s: float, memory_s: float) -> float:
+    """What arrives at a shard, if nothing did since it last said so. It fades with the same weights."""
+    return load.bytes_per_s * exp(-max(0.0, now_s - load.bytes_per_s_s) / memory_s)
+
+
+def bytes_per_s_after(load: ShardLoad, size_bytes: int, now_s: float, memory_s: float) -> float:
+    """The same, when so many more bytes have arrived."""
+    return bytes_per_s_at(load, now_s, memory_s) + size_bytes / memory_s
+
+
 def group_load(loads: Sequence[ShardLoad], shards: Iterable[int], *, now_s: float, memory_s: float) -> GroupLoad:
     member_count = backlog_bytes = in_flight = 0
-    slots_used = 0.0
+    slots_used = bytes_per_s = 0.0
     oldest_s = inf
     for shard in shards:
         load = loads[shard]
@@ -55,4 +70,5 @@ def group_load(loads: Sequence[ShardLoad], shards: Iterable[int], *, now_s: floa
         oldest_s = min(oldest_s, load.oldest_s)
         in_flight += load.uploads_in_flight
         slots_used += slots_used_at(load, now_s, memory_s)
-    return GroupLoad(member_count, backlog_bytes, oldest_s, in_flight, slots_used)
+        bytes_per_s += bytes_per_s_at(load, now_s, memory_s)
+    return GroupLoad(member_count, backlog_bytes, oldest_s, in_flight, slots_used, bytes_per_s)

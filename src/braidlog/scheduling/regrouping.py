@@ -4,6 +4,8 @@
 enough to fill the streams that it could become. A large group would gather hundreds of megabytes until then, and at a
 load that is just too much for one stream its producers would wait for seconds. So it is also split when all slots are
 taken, requests have waited for the whole window, and there are enough of them to fill a second stream's slots at once.
+And it is split when as much arrives as would fill an object for each of its shards within the interval: as many streams
+as shards then make no more PUTs than one, and nothing has to go from shard to shard.
 
 **Merge.** Two buddies merge when nothing is due in either, and the upload slots that both have used lately leave one
 stream room to spare. Bytes that merely gather towards size or interval while slots are free are no backlog: with them,
@@ -11,7 +13,7 @@ a trickle would never merge. The second condition keeps middle loads calm. Where
 often without any backlog, but one in their place would soon have one, and they would split and merge for ever. The use
 is an average over time, not a peak: PUTs have a long tail, so a peak says more about the slowest of them than about the
 load. Under steady loads, the model of 32 shards (`bench/scheduler.py`) regroups about once a second by peaks, and
-hardly ever by averages.
+hardly ever by averages. Besides, less must arrive than half of what would split the two again.
 
 A window separates the decisions of a group, and a merge respects the buddy's window too. Only a group's first shard
 decides, and only the lower buddy merges, so that two shards never change the same entries of the map.
@@ -26,6 +28,9 @@ from braidlog.scheduling.loads import GroupLoad, ShardLoad, group_load
 MERGE_SLOTS_SHARE = 0.6
 """Of one stream's slots: two groups that use no more together may merge. At 0.7, loads that fill a stream by
 three quarters split and merge by turns; at 0.5, groups stay apart that one stream would carry well."""
+
+MERGE_RATE_SHARE = 0.5
+"""Of the rate at which a group of both would split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,10 @@ class RegroupThresholds:
     def memory_s(self) -> float:
         """How far back the use of upload slots is averaged: many uploads long, so that a slow one does not matter."""
         return 8 * self.interval_s
+
+    def full_bytes_per_s(self, member_count: int) -> float:
+        """What fills an object for each of so many shards within the interval."""
+        return member_count * self.size_bytes / self.interval_s
 
     def split_bytes(self, member_count: int) -> int:
         return min(2 * self.size_bytes, self.backlog_bytes_per_shard_max) * member_count
@@ -98,6 +107,8 @@ def decide_regroup(
 def _needs_split(thresholds: RegroupThresholds, load: GroupLoad, now_s: float) -> bool:
     if load.backlog_bytes > thresholds.split_bytes(load.member_count):
         return True
+    if load.bytes_per_s >= thresholds.full_bytes_per_s(load.member_count):
+        return True
     return (
         load.in_flight >= thresholds.in_flight_max
         and load.backlog_bytes > thresholds.size_bytes * thresholds.in_flight_max
@@ -109,4 +120,6 @@ def _fit_one_stream(thresholds: RegroupThresholds, lower: GroupLoad, upper: Grou
     return (
         lower.backlog_bytes + upper.backlog_bytes < thresholds.size_bytes
         and lower.slots_used + upper.slots_used <= MERGE_SLOTS_SHARE * thresholds.in_flight_max
+        and lower.bytes_per_s + upper.bytes_per_s
+        < MERGE_RATE_SHARE * thresholds.full_bytes_per_s(lower.member_count + upper.member_count)
     )

@@ -208,7 +208,7 @@ class Board:
         self._words[self._line(_COUNTERS, shard) + 7] = int(wants)
 
     def load(self, shard: int) -> ShardLoad:
-        at = self._line(_COUNTERS, shard)
+        at, own = self._line(_COUNTERS, shard), self._line(_RING, shard)
         words, reals, ring = self._words, self._reals, self.rings[shard]
         shared_bytes = words[at + 6] - ring.pulled_bytes
         oldest_s = reals[at + 5] if words[at + 4] else inf
@@ -220,6 +220,8 @@ class Board:
             uploads_in_flight=words[at + 1],
             slots_used=reals[at + 2],
             slots_used_s=reals[at + 3],
+            bytes_per_s=reals[own + 3],
+            bytes_per_s_s=reals[own + 4],
         )
 
     def seen_s(self, shard: int) -> float:
@@ -228,6 +230,12 @@ class Board:
 
     def set_seen_s(self, shard: int, now_s: float) -> None:
         self._reals[self._line(_RING, shard) + 2] = now_s
+
+    def set_bytes_per_s(self, shard: int, bytes_per_s: float, now_s: float) -> None:
+        """What has arrived at the shard lately: see `scheduling.loads`."""
+        at = self._line(_RING, shard)
+        self._reals[at + 3] = bytes_per_s
+        self._reals[at + 4] = now_s
 
     # ── lives: the supervisor writes them ──
 
@@ -240,6 +248,7 @@ class Board:
         self._words[self._line(_LIFE, shard)] += 1
         for field in range(_WORDS):
             self._words[self._line(_COUNTERS, shard) + field] = 0
+        self.set_bytes_per_s(shard, 0.0, 0.0)
         self.rings[shard].forget()
 
 

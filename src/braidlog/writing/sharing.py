@@ -20,7 +20,7 @@ from braidlog.runtime.tasks import TaskGroup
 from braidlog.scheduling.budget import PutBudget
 from braidlog.scheduling.closing import Close, CloseThresholds, Wait, decide_close
 from braidlog.scheduling.groups import group_ids, members
-from braidlog.scheduling.loads import GroupLoad, group_load, slots_used_at
+from braidlog.scheduling.loads import GroupLoad, bytes_per_s_after, group_load, slots_used_at
 from braidlog.scheduling.policy import Policy
 from braidlog.scheduling.regrouping import RegroupThresholds
 from braidlog.scheduling.turns import may_take_turn, takeover_s
@@ -98,6 +98,8 @@ class Sharing:
         self._offer_bytes_max = min(board.shape.arena_bytes // 4, thresholds.size_bytes)
         self._said_bytes_max = thresholds.size_bytes // board.shard_count
         self._unsaid_bytes = 0
+        self._arrived_bytes = 0
+        """Since the shard last said how much arrives."""
         self._is_sharing = False
         self._shared_in_flight = 0
         self._news = False
@@ -193,6 +195,7 @@ class Sharing:
     # ── requests ──
 
     def submit(self, request: WriteRequest) -> None:
+        self._arrived_bytes += request.entry.length
         if not self._is_sharing and self._board.is_alone(self._shard):
             self._batcher.submit(request)
             return
@@ -290,6 +293,7 @@ class Sharing:
 
     def _pump(self) -> None:
         self._pump_handle = None
+        self._note_arrivals()
         if self._offering.has_waiting:
             self._offering.publish()
         if self._board.is_alone(self._shard):
@@ -382,6 +386,14 @@ class Sharing:
             self._pulled_bytes += draft.size_bytes
         return draft
 
+    def _note_arrivals(self) -> None:
+        if self._arrived_bytes:
+            now_s = self._clock.monotonic_s()
+            load = self._board.load(self._shard)
+            rate = bytes_per_s_after(load, self._arrived_bytes, now_s, self._regroup_thresholds.memory_s)
+            self._board.set_bytes_per_s(self._shard, rate, now_s)
+            self._arrived_bytes = 0
+
     def _note_in_flight(self) -> None:
         now_s = self._clock.monotonic_s()
         before = self._board.load(self._shard)
@@ -410,7 +422,9 @@ class Sharing:
             return False
         if len(group_ids(groups)) > 1:
             return True
-        return self._group_load(members(groups, self._shard)).backlog_bytes > self._thresholds.size_bytes
+        load = self._group_load(members(groups, self._shard))
+        full_bytes_per_s = self._regroup_thresholds.full_bytes_per_s(load.member_count)
+        return load.backlog_bytes > self._thresholds.size_bytes or load.bytes_per_s >= full_bytes_per_s
 
     def _tick(self) -> None:
         self._tick_handle = None
@@ -424,6 +438,7 @@ class Sharing:
         own = self._batcher.statistics()
         self._board.set_own(self._shard, own.backlog_bytes, self._batcher.oldest_s)
         self._note_in_flight()
+        self._note_arrivals()
         if self._board.is_alone(self._shard):
             budget = self._batcher.budget
             self._board.set_budget(self._shard, max(0.0, budget.tokens), budget.refilled_s)
