@@ -73,9 +73,7 @@ class AgentMeters(Collector):
 
 def _sharing_figures(sharing: Sharing) -> Iterator[Metric]:
     figures = sharing.statistics
-    yield GaugeMetricFamily(
-        "braidlog_upload_groups", "Groups that the agent's shards form now.", value=figures.groups
-    )
+    yield GaugeMetricFamily("braidlog_upload_groups", "Groups that the agent's shards form now.", value=figures.groups)
     for name, text, value in (
         ("splits", "Groups that this shard split.", figures.splits),
         ("merges", "Groups that this shard merged.", figures.merges),

@@ -289,7 +289,8 @@ def _refusal(
         return InvalidBatch(
             ErrorCode.invalid_record, f"{header.record_count} records are over the limit of {record_count_max}"
         )
-    if not attributes & CODEC_MASK and header.record_count * RECORD_BYTES_MIN > header.batch_length - _HEADER_REST_BYTES:
+    records_bytes = header.batch_length - _HEADER_REST_BYTES
+    if not attributes & CODEC_MASK and header.record_count * RECORD_BYTES_MIN > records_bytes:
         return InvalidBatch(
             ErrorCode.invalid_record, f"{header.record_count} records do not fit in {header.batch_length} bytes"
         )

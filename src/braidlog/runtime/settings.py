@@ -124,7 +124,7 @@ class AgentSettings(CommonSettings):
     store_price: Literal["auto", "s3-standard", "s3-express", "free"] = Field("auto", examples=["s3-standard"])
     """The prices that the budget is reckoned with; auto goes by the store's URL, and takes what is not AWS as free."""
     store_latency: Literal["none", "s3", "s3-express"] = Field("none", examples=["s3"])
-    """Makes every request to the store take as long as it would there, to see on one machine what a cloud would show."""
+    """Makes every request to the store take as long as it would there, to see on one machine what a cloud shows."""
     uploads_in_flight_max: int = Field(16, ge=1, le=1024, examples=["16"])
     """How many uploads run at the same time; with several shards, how many of each group of them."""
     memory_budget_bytes: Size = Field(512 * MIB, ge=16 * MIB, examples=["512MiB"])
