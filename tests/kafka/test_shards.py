@@ -99,8 +99,8 @@ def run_shard_kills(cluster: Cluster, shards: int, kills: int, pause_s_max: floa
     entropy = random.Random(kills)
     for _ in range(kills):
         time.sleep(entropy.uniform(0.0, pause_s_max))  # the moment of the kill is what varies
-        victims = wait_until(lambda: shard_pids(agent), what="a shard")
-        os.kill(entropy.choice(victims), signal.SIGKILL)
+        wait_until(lambda: len(shard_pids(agent)) == shards, what="all shards")
+        os.kill(entropy.choice(shard_pids(agent)), signal.SIGKILL)
     wait_until(lambda: len(shard_pids(agent)) == shards, what="all shards")
     counts = [len(producer.acknowledged) for producer in producers]
     wait_until(

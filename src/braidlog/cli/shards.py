@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import structlog
@@ -29,8 +29,6 @@ STOP_TIMEOUT_S = 20.0
 SILENCE_S_MAX = 10.0
 """A shard whose event loop has not run for so long holds up its group, and is killed."""
 RESTART_S_FIRST, RESTART_S_MAX = 0.1, 5.0
-STEADY_S = 30.0
-"""A shard that has run for so long is no longer one that keeps dying."""
 LOCK_RETRY_S = 0.002
 PORT_TRIES_MAX = 50
 FIGURES_TIMEOUT_S = 2.0
@@ -112,7 +110,7 @@ class ShardSupervisor:
                 await process.wait()
         except TimeoutError:
             log.warning("shard did not stop in time", shard=shard.number)
-            process.kill()
+            _kill(process)
             await process.wait()
 
     # ── one shard ──
@@ -144,9 +142,8 @@ class ShardSupervisor:
             assert process.stdin is not None
             process.stdin.write(json.dumps(self._orders(shard, write_fd)).encode() + b"\n")
             await process.stdin.drain()
-            async with asyncio.timeout(START_TIMEOUT_S):
-                line = await reader.readline()
-        except (TimeoutError, ConnectionError):
+            line = await self._first_line(process, reader)
+        except ConnectionError:
             line = b""
         finally:
             transport.close()
@@ -154,6 +151,18 @@ class ShardSupervisor:
             raise ShardFailed(f"shard {shard.number} did not start", help="Its reason is in the log above.")
         report: Mapping[str, Any] = json.loads(line)
         shard.port, shard.metrics, shard.is_ready = report["port"], report["metrics"], True
+
+    async def _first_line(self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader) -> bytes:
+        """What the shard reports, or nothing where it ends or takes too long. Its end is waited for as well: another
+        child that was started in the same moment may have inherited the other end of the pipe."""
+        line = asyncio.ensure_future(reader.readline())
+        ended = asyncio.ensure_future(process.wait())
+        try:
+            await asyncio.wait({line, ended}, timeout=START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+            return line.result() if line.done() else b""
+        finally:
+            line.cancel()
+            ended.cancel()
 
     def _orders(self, shard: _Shard, report_fd: int) -> dict[str, Any]:
         shape = self._machine.shape
@@ -172,20 +181,19 @@ class ShardSupervisor:
         while True:
             assert shard.process is not None
             code = await shard.process.wait()
+            if shard.is_ready:  # it did not die of its start
+                pause_s = RESTART_S_FIRST
             shard.is_ready = False
             log.warning("shard ended", shard=shard.number, code=code)
             await self._bury(shard.number)
-            if self._clock.monotonic_s() - shard.started_s > STEADY_S:
-                pause_s = RESTART_S_FIRST
             await self._clock.sleep(self._entropy.uniform(0.5, 1.0) * pause_s)
             pause_s = min(2 * pause_s, RESTART_S_MAX)
             shard.restarts += 1
             try:
                 await self._spawn(shard)
-            except (ShardFailed, OSError) as error:
-                log.warning("shard did not start again", shard=shard.number, error=str(error))
-                if shard.process is not None and shard.process.returncode is None:
-                    shard.process.kill()
+            except Exception as error:  # noqa: BLE001 - whatever it was, an agent does not do without the shard for ever
+                log.warning("shard did not start again", shard=shard.number, error=repr(error))
+                _kill(shard.process)
 
     async def _bury(self, number: int) -> None:
         while True:
@@ -213,7 +221,7 @@ class ShardSupervisor:
                     and now_s - max(seen_s, shard.started_s) > SILENCE_S_MAX
                 ):
                     log.error("shard does not answer and is killed", shard=shard.number, silent_s=SILENCE_S_MAX)
-                    shard.process.kill()
+                    _kill(shard.process)
 
     # ── figures ──
 
@@ -229,6 +237,11 @@ class ShardSupervisor:
             return await fetch_text(Address.parse(shard.metrics), "/metrics", timeout_s=FIGURES_TIMEOUT_S)
         except (OSError, ValueError):
             return None
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):  # it has died, and we have not heard of it yet
+        process.kill()
 
 
 def free_ports(host: str, count: int) -> int:
