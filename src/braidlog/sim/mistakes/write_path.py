@@ -12,7 +12,7 @@ from braidlog.control.interface import CommitObject, ObjectVerdict
 from braidlog.objects.format import decode_footer_bytes, encode_footer
 from braidlog.objects.keys import data_key, parse_data_key
 from braidlog.objects.retrying import RetryingStore
-from braidlog.objects.store import AlreadyExists, StoreError
+from braidlog.objects.store import AlreadyExists, Store, StoreError
 from braidlog.runtime.errors import ControlUnavailable, DeadlineExceeded
 from braidlog.sim.mistakes.mistake import mistake, replaced
 from braidlog.sim.process import CURRENT
@@ -109,9 +109,10 @@ def _first_offset_for_all() -> AbstractContextManager[None]:
 @mistake("Uploads and commits an object anew, under another name, when the answer to its commit is lost.")
 def _sequence_twice() -> AbstractContextManager[None]:
     original_upload = Uploader._upload
+    stores: dict[str, Store] = {}
 
     async def upload(self: Uploader, draft: Draft) -> None:
-        self._next.store = self._store  # type: ignore[attr-defined]
+        stores[draft.key] = self._store
         await original_upload(self, draft)
 
     async def commit(self: Sequencing, draft: Draft, _: float) -> ObjectVerdict:
@@ -129,6 +130,6 @@ def _sequence_twice() -> AbstractContextManager[None]:
                 await self._clock.sleep(1.0)
                 key = data_key(footer.write_epoch, f"{footer.incarnation}{number}", parse_data_key(draft.key).number)
                 footer = msgspec.structs.replace(footer, nonce=self._entropy.token(16))
-                await self.store.put(key, draft.packed)  # type: ignore[attr-defined]
+                await stores[draft.key].put(key, draft.packed)
 
     return replaced((Uploader, "_upload", upload), (Sequencing, "_commit", commit))
