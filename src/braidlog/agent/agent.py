@@ -39,6 +39,7 @@ from braidlog.writing.arena import Arena
 from braidlog.writing.batcher import Batcher, BatcherStatistics
 from braidlog.writing.order import Order
 from braidlog.writing.seat import Seat
+from braidlog.writing.setbacks import Setbacks
 from braidlog.writing.sharing import Sharing
 from braidlog.writing.stage import RequestStage
 from braidlog.writing.uploader import Uploader
@@ -86,7 +87,7 @@ class Agent:
         self._uploads = TaskGroup("uploads")
         self.sharing: Sharing | None = None
         self._batcher = self._build_write_path(seat)
-        self.write_path: RequestStage = self.sharing or self._batcher
+        self.write_path: RequestStage = Setbacks(self.sharing or self._batcher)
         self.dispatcher = Dispatcher(self)
         self._server: asyncio.Server | None = None
         self._heartbeats: asyncio.Task[None] | None = None

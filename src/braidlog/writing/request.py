@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from kio.schema.errors import ErrorCode
 
@@ -38,7 +39,7 @@ class WriteRequest:
         entry: BatchEntry,
         timestamp_ms_min: int,
         append_ms: int,
-        on_done: Callable[["WriteRequest"], None],
+        on_done: "Done",
     ) -> None:
         self.topic_id = topic_id
         self.partition = partition
@@ -57,6 +58,9 @@ class WriteRequest:
         self.error_code = error_code
         self.error_message = message
         self.on_done(self)
+
+
+Done: TypeAlias = Callable[[WriteRequest], None]
 
 
 @dataclass(eq=False, slots=True)

@@ -1,0 +1,83 @@
+"""What a producer is told of the batches behind one that failed."""
+
+from kio.schema.errors import ErrorCode
+
+from braidlog.objects.layout import BatchEntry
+from braidlog.writing.request import WriteRequest
+from braidlog.writing.setbacks import SETBACKS_MAX, Setbacks
+
+OUT_OF_ORDER = ErrorCode.out_of_order_sequence_number
+
+
+class Path:
+    """The test decides what becomes of each request."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, int]] = []
+        self.stage = Setbacks(self)
+
+    def submit(self, request: WriteRequest) -> None:
+        """Takes it, and does nothing."""
+
+    def write(self, sequence: int, *, producer_id: int = 7, epoch: int = 0, partition: int = 0) -> WriteRequest:
+        entry = BatchEntry(10, 1, 0, 5, producer_id, epoch, sequence)
+        request = WriteRequest(b"t" * 16, partition, b"x" * 10, entry, 5, -1, self.tell)
+        self.stage.submit(request)
+        return request
+
+    def tell(self, request: WriteRequest) -> None:
+        self.told.append((request.entry.base_sequence, request.error_code))
+
+
+def test_batches_behind_one_that_failed_are_to_be_sent_again() -> None:
+    path = Path()
+    first, second, third = path.write(0), path.write(1), path.write(2)
+    first.fail(ErrorCode.not_enough_replicas_after_append, "gone")
+    second.fail(OUT_OF_ORDER, "no")
+    late = path.write(3)  # on its way before the producer can know
+    third.fail(OUT_OF_ORDER, "no")
+    late.fail(OUT_OF_ORDER, "no")
+    assert path.told == [
+        (0, ErrorCode.not_enough_replicas_after_append),
+        (1, ErrorCode.not_enough_replicas),
+        (2, ErrorCode.not_enough_replicas),
+        (3, ErrorCode.not_enough_replicas),
+    ]
+
+
+def test_a_gap_that_nobody_here_has_made_is_told_as_it_is() -> None:
+    path = Path()
+    path.write(5).fail(OUT_OF_ORDER, "no")
+    failed = path.write(0, partition=1)
+    others = [path.write(1), path.write(1, producer_id=8, partition=1), path.write(1, epoch=1, partition=1)]
+    failed.fail(ErrorCode.not_enough_replicas, "gone")
+    for other in others:
+        other.fail(OUT_OF_ORDER, "no")
+    # And what is sent when the failure was answered is not excused by it.
+    path.write(1, partition=1).fail(OUT_OF_ORDER, "no")
+    assert [code for _, code in path.told if code == OUT_OF_ORDER] == [OUT_OF_ORDER] * 5
+
+
+def test_a_success_ends_a_setback() -> None:
+    path = Path()
+    failed, behind, last = path.write(0), path.write(1), path.write(2)
+    failed.fail(ErrorCode.kafka_storage_error, "full")
+    behind.on_done(behind)
+    last.fail(OUT_OF_ORDER, "no")
+    assert path.told[-1] == (2, OUT_OF_ORDER)
+    assert not path.stage._setbacks
+
+
+def test_what_is_remembered_has_a_limit() -> None:
+    path = Path()
+    for number in range(SETBACKS_MAX + 10):
+        path.write(0, producer_id=number).fail(ErrorCode.not_enough_replicas, "gone")
+    assert len(path.stage._setbacks) == SETBACKS_MAX
+
+
+def test_producers_without_an_id_pass_as_they_are() -> None:
+    path = Path()
+    entry = BatchEntry(10, 1, 0, 5)
+    request = WriteRequest(b"t" * 16, 0, b"x" * 10, entry, 5, -1, path.tell)
+    path.stage.submit(request)
+    assert request.on_done == path.tell
