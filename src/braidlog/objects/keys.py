@@ -5,6 +5,11 @@
     partitions by key spreads the load. The write epoch comes before the incarnation, in ten digits, so that everything
     below a floor is one range of each prefix.
 
+`journal/<incarnation>/<sequence>/<slot>`
+    A file of a journal: an object of extents that was acknowledged before it was sequenced, or a fence, which has no
+    extents and keeps its slot empty for ever. A sequence is a folder of at most `SLOTS_PER_SEQUENCE_MAX` files, which
+    its writer fills from slot 0 on. Both numbers have ten digits, so that a listing is in order.
+
 `shuffle/<job>/<prefix>/<incarnation>-<n>`
     A batch of a shuffle: an object of extents that only its notifications know of. The job is the application's name
     for itself, the incarnation that of one attempt at one task.
@@ -23,12 +28,19 @@ KEY_BYTES_MAX = 900
 """S3 allows 1,024 bytes; the rest is for the prefix that a store's URL may add."""
 NUMBER_MAX = 9_999_999_999
 PREFIX_COUNT = 16
+SLOTS_PER_SEQUENCE_MAX = 1_000
+"""No slot of a sequence is at or above this."""
+SLOTS_IN_FLIGHT_MAX = 8
+"""A writer puts no file this far or further above the lowest slot that it has not completed, so that whoever fences as
+many slots from the first empty one on has sealed the sequence."""
 
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
 """Control characters, and the backslash, which some servers take for a slash."""
 _INCARNATION = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DATA = re.compile(r"data/([0-9a-f])/([0-9]{10})/([A-Za-z0-9_-]{1,64})-([0-9]{10})")
+_JOURNAL = re.compile(r"journal/([A-Za-z0-9_-]{1,64})/([0-9]{10})/([0-9]{10})")
 _SHUFFLE = re.compile(r"shuffle/([A-Za-z0-9_-]{1,64})/([0-9a-f])/([A-Za-z0-9_-]{1,64})-([0-9]{10})")
+JOURNAL_PREFIX = "journal/"
 SHUFFLE_PREFIX = "shuffle/"
 
 
@@ -43,6 +55,13 @@ class DataKey:
     write_epoch: int
     incarnation: str
     number: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalKey:
+    incarnation: str
+    sequence: int
+    slot: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +110,32 @@ def parse_data_key(key: str) -> DataKey:
     return DataKey(write_epoch=int(epoch), incarnation=incarnation, number=int(number))
 
 
+def journal_key(incarnation: str, sequence: int, slot: int) -> str:
+    _check_slot(slot)
+    return f"{sequence_prefix(incarnation, sequence)}{slot:010d}"
+
+
+def incarnation_prefix(incarnation: str) -> str:
+    """The folder of all sequences of a writer."""
+    _check_incarnation(incarnation)
+    return f"{JOURNAL_PREFIX}{incarnation}/"
+
+
+def sequence_prefix(incarnation: str, sequence: int) -> str:
+    """The folder of a sequence's files."""
+    _check_number("sequence", sequence)
+    return f"{incarnation_prefix(incarnation)}{sequence:010d}/"
+
+
+def parse_journal_key(key: str) -> JournalKey:
+    match = _JOURNAL.fullmatch(key)
+    if match is None:
+        raise InvalidKey(f"{key!r} is not the key of a journal's file", help="journal/<incarnation>/<sequence>/<slot>")
+    incarnation, sequence, slot = match.groups()
+    _check_slot(int(slot))
+    return JournalKey(incarnation, int(sequence), int(slot))
+
+
 def shuffle_key(job: str, incarnation: str, number: int) -> str:
     _check_job(job)
     _check_incarnation(incarnation)
@@ -125,6 +170,11 @@ def _check_incarnation(incarnation: str) -> None:
 def _check_job(job: str) -> None:
     if _INCARNATION.fullmatch(job) is None:
         raise InvalidKey(f"job {job!r} cannot be part of a key", help="1 to 64 of A-Z a-z 0-9 _ -")
+
+
+def _check_slot(slot: int) -> None:
+    if not 0 <= slot < SLOTS_PER_SEQUENCE_MAX:
+        raise InvalidKey(f"a sequence has no slot {slot}", help=f"0 to {SLOTS_PER_SEQUENCE_MAX - 1}")
 
 
 def _check_number(what: str, number: int) -> None:
