@@ -3,8 +3,10 @@
 from kio.schema.errors import ErrorCode
 
 from braidlog.objects.layout import BatchEntry
+from braidlog.records.batch import SEQUENCE_END
 from braidlog.writing.request import WriteRequest
-from braidlog.writing.setbacks import SETBACKS_MAX, Setbacks
+from braidlog.writing.setbacks import SETBACK_S, SETBACKS_MAX, Setbacks
+from tests.fakes import FakeClock
 
 OUT_OF_ORDER = ErrorCode.out_of_order_sequence_number
 
@@ -14,7 +16,8 @@ class Path:
 
     def __init__(self) -> None:
         self.told: list[tuple[int, int]] = []
-        self.stage = Setbacks(self)
+        self.clock = FakeClock()
+        self.stage = Setbacks(self, self.clock)
 
     def submit(self, request: WriteRequest) -> None:
         """Takes it, and does nothing."""
@@ -31,41 +34,54 @@ class Path:
 
 def test_batches_behind_one_that_failed_are_to_be_sent_again() -> None:
     path = Path()
-    first, second, third = path.write(0), path.write(1), path.write(2)
+    first, second = path.write(0), path.write(1)
     first.fail(ErrorCode.not_enough_replicas_after_append, "gone")
     second.fail(OUT_OF_ORDER, "no")
-    late = path.write(3)  # on its way before the producer can know
-    third.fail(OUT_OF_ORDER, "no")
-    late.fail(OUT_OF_ORDER, "no")
+    path.write(2).fail(OUT_OF_ORDER, "no")  # was on its way before the producer could know
+    again = path.write(0)
+    again.fail(ErrorCode.not_enough_replicas, "still gone")
+    path.write(1).fail(OUT_OF_ORDER, "no")
     assert path.told == [
         (0, ErrorCode.not_enough_replicas_after_append),
         (1, ErrorCode.not_enough_replicas),
         (2, ErrorCode.not_enough_replicas),
-        (3, ErrorCode.not_enough_replicas),
+        (0, ErrorCode.not_enough_replicas),
+        (1, ErrorCode.not_enough_replicas),
     ]
 
 
 def test_a_gap_that_nobody_here_has_made_is_told_as_it_is() -> None:
     path = Path()
     path.write(5).fail(OUT_OF_ORDER, "no")
-    failed = path.write(0, partition=1)
-    others = [path.write(1), path.write(1, producer_id=8, partition=1), path.write(1, epoch=1, partition=1)]
-    failed.fail(ErrorCode.not_enough_replicas, "gone")
-    for other in others:
-        other.fail(OUT_OF_ORDER, "no")
-    # And what is sent when the failure was answered is not excused by it.
-    path.write(1, partition=1).fail(OUT_OF_ORDER, "no")
+    path.write(10, partition=1).fail(ErrorCode.not_enough_replicas, "gone")
+    path.write(11).fail(OUT_OF_ORDER, "no")
+    path.write(11, producer_id=8, partition=1).fail(OUT_OF_ORDER, "no")
+    path.write(11, epoch=1, partition=1).fail(OUT_OF_ORDER, "no")
+    path.write(9, partition=1).fail(OUT_OF_ORDER, "no")  # not behind it, but before
     assert [code for _, code in path.told if code == OUT_OF_ORDER] == [OUT_OF_ORDER] * 5
 
 
-def test_a_success_ends_a_setback() -> None:
+def test_what_failed_is_forgiven_when_it_is_written() -> None:
     path = Path()
-    failed, behind, last = path.write(0), path.write(1), path.write(2)
+    before, failed = path.write(0), path.write(1)
     failed.fail(ErrorCode.kafka_storage_error, "full")
-    behind.on_done(behind)
-    last.fail(OUT_OF_ORDER, "no")
-    assert path.told[-1] == (2, OUT_OF_ORDER)
+    before.on_done(before)
+    path.write(2).fail(OUT_OF_ORDER, "no")
+    assert path.told[-1] == (2, ErrorCode.not_enough_replicas)
+    again = path.write(1)
+    again.on_done(again)
     assert not path.stage._setbacks
+    path.write(9).fail(OUT_OF_ORDER, "no")
+    assert path.told[-1] == (9, OUT_OF_ORDER)
+
+
+def test_a_producer_that_does_not_send_again_is_told_in_the_end() -> None:
+    path = Path()
+    path.write(SEQUENCE_END - 1).fail(ErrorCode.not_enough_replicas, "gone")
+    path.write(0).fail(OUT_OF_ORDER, "no")
+    path.clock.advance(SETBACK_S)
+    path.write(0).fail(OUT_OF_ORDER, "no")
+    assert [code for _, code in path.told[1:]] == [ErrorCode.not_enough_replicas, OUT_OF_ORDER]
 
 
 def test_what_is_remembered_has_a_limit() -> None:

@@ -87,7 +87,7 @@ class Agent:
         self._uploads = TaskGroup("uploads")
         self.sharing: Sharing | None = None
         self._batcher = self._build_write_path(seat)
-        self.write_path: RequestStage = Setbacks(self.sharing or self._batcher)
+        self.write_path: RequestStage = Setbacks(self.sharing or self._batcher, clock)
         self.dispatcher = Dispatcher(self)
         self._server: asyncio.Server | None = None
         self._heartbeats: asyncio.Task[None] | None = None

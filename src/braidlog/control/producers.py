@@ -17,11 +17,11 @@ from braidlog.control.interface import (
     ProducerIdentity,
 )
 from braidlog.control.metadata import MetadataStore, Row, Transaction
+from braidlog.records.batch import SEQUENCE_END
 from braidlog.runtime.clock import Clock
 
 BATCHES_REMEMBERED = 5
 """Clients keep at most five requests in flight per connection, so a retry is always among the last five."""
-SEQUENCE_END = 1 << 31
 PRODUCER_EPOCH_MAX = (1 << 15) - 1
 
 _PRODUCER_ID_BLOCK = 1_000

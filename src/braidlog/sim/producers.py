@@ -8,6 +8,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32Timedelta
 
+from braidlog.records.batch import SEQUENCE_END
 from braidlog.records.record import Record, encode_batch
 from braidlog.sim.clock import EPOCH_MS
 from braidlog.sim.history import Outcome, Send
@@ -18,7 +19,6 @@ PRODUCE = 0
 PRODUCE_VERSION = 9
 INIT_PRODUCER_ID = 22
 INIT_PRODUCER_ID_VERSION = 4
-SEQUENCE_END = 1 << 31
 
 TOMBSTONE_ONE_IN = 8
 TOMBSTONE_HEADER = "id"

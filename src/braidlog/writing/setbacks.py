@@ -10,11 +10,15 @@ from functools import partial
 
 from kio.schema.errors import ErrorCode
 
+from braidlog.records.batch import SEQUENCE_END
+from braidlog.runtime.clock import Clock
 from braidlog.writing.request import Done, WriteRequest
 from braidlog.writing.stage import RequestStage
 
 SETBACKS_MAX = 10_000
-"""Producers' partitions that are remembered. Each is forgotten with its producer's next success."""
+"""Producers' partitions that are remembered. Each is forgotten when what failed was written after all."""
+SETBACK_S = 30.0
+"""So long a producer has to send again what failed. One that does not is told what the sequencer says."""
 
 _OUT_OF_ORDER = int(ErrorCode.out_of_order_sequence_number)
 _SENT_AGAIN = frozenset(
@@ -33,36 +37,40 @@ _SENT_AGAIN = frozenset(
 
 
 class Setbacks:
-    def __init__(self, next_stage: RequestStage) -> None:
+    def __init__(self, next_stage: RequestStage, clock: Clock) -> None:
         self._next = next_stage
-        self._arrived = 0
-        self._setbacks: dict[tuple[bytes, int, int, int], int] = {}
-        """By topic, partition, producer and epoch: the last request that had arrived when one of them failed. What
-        arrives later was sent by a producer that may know of it, and is told what the sequencer says."""
+        self._clock = clock
+        self._setbacks: dict[tuple[bytes, int, int, int], tuple[int, float]] = {}
+        """By topic, partition, producer and epoch: the sequence number from which on nothing was written, and until when
+        that excuses what is refused behind it."""
 
     def submit(self, request: WriteRequest) -> None:
         if request.entry.producer_id >= 0:
-            self._arrived += 1
-            request.on_done = partial(self._done, self._arrived, request.on_done)
+            request.on_done = partial(self._done, request.on_done)
         self._next.submit(request)
 
-    def _done(self, number: int, done: Done, request: WriteRequest) -> None:
+    def _done(self, done: Done, request: WriteRequest) -> None:
         if request.error_code or self._setbacks:
-            self._look(number, request)
+            self._look(request)
         done(request)
 
-    def _look(self, number: int, request: WriteRequest) -> None:
+    def _look(self, request: WriteRequest) -> None:
         entry = request.entry
         key = (request.topic_id, request.partition, entry.producer_id, entry.producer_epoch)
+        setback = self._setbacks.get(key)
+        is_behind = setback is not None and (entry.base_sequence - setback[0]) % SEQUENCE_END < SEQUENCE_END // 2
         code = request.error_code
         if not code:
+            if is_behind:
+                del self._setbacks[key]
+        elif code == _OUT_OF_ORDER:
+            # Also what arrives only now: it may have been sent before its producer could read of the failure.
+            if setback is not None and is_behind and self._clock.monotonic_s() < setback[1]:
+                request.error_code = int(ErrorCode.not_enough_replicas)
+                request.error_message = "it was not written, because a batch before it was not"
+        elif code in _SENT_AGAIN:
+            first = setback[0] if setback is not None and is_behind else entry.base_sequence
             self._setbacks.pop(key, None)
-            return
-        if code == _OUT_OF_ORDER and number <= self._setbacks.get(key, 0):
-            request.error_code = code = int(ErrorCode.not_enough_replicas)
-            request.error_message = "it was not written, because a batch before it was not"
-        if code in _SENT_AGAIN:
-            self._setbacks.pop(key, None)
-            self._setbacks[key] = self._arrived
+            self._setbacks[key] = (first, self._clock.monotonic_s() + SETBACK_S)
             if len(self._setbacks) > SETBACKS_MAX:
                 del self._setbacks[next(iter(self._setbacks))]
