@@ -1,12 +1,12 @@
 """What a producer is told of the batches behind one that failed."""
 
 from kio.schema.errors import ErrorCode
+from tests.fakes import FakeClock
 
 from braidlog.objects.layout import BatchEntry
 from braidlog.records.batch import SEQUENCE_END
 from braidlog.writing.request import WriteRequest
 from braidlog.writing.setbacks import SETBACK_S, SETBACKS_MAX, Setbacks
-from tests.fakes import FakeClock
 
 OUT_OF_ORDER = ErrorCode.out_of_order_sequence_number
 

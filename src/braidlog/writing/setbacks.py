@@ -41,8 +41,8 @@ class Setbacks:
         self._next = next_stage
         self._clock = clock
         self._setbacks: dict[tuple[bytes, int, int, int], tuple[int, float]] = {}
-        """By topic, partition, producer and epoch: the sequence number from which on nothing was written, and until when
-        that excuses what is refused behind it."""
+        """By topic, partition, producer and epoch: the sequence number from which on nothing was written, and until
+        when that excuses what is refused behind it."""
 
     def submit(self, request: WriteRequest) -> None:
         if request.entry.producer_id >= 0:
