@@ -143,7 +143,7 @@ def test_cleanup_policies(policy, expected, deletable) -> None:
         ("min.cleanable.dirty.ratio", "nan", "Value must be at least 0"),
         ("min.insync.replicas", "0", "Value must be at least 1"),
         ("message.timestamp.type", "createtime", "String must be one of: CreateTime, LogAppendTime"),
-        ("braidlog.topic.type", "express", "String must be one of: classic"),
+        ("braidlog.topic.type", "express", "String must be one of: classic, lightning"),
     ],
 )
 def test_what_a_topic_refuses(name, value, message) -> None:
@@ -161,6 +161,14 @@ def test_lags_that_contradict_each_other() -> None:
 
 def test_booleans_are_read_as_kafka_does() -> None:
     validate_topic_configs({"preallocate": "TRUE", "remote.storage.enable": " False "})
+
+
+def test_lightning_is_a_topics_choice_or_the_clusters_default() -> None:
+    lightning, classic = {"braidlog.topic.type": "lightning"}, {"braidlog.topic.type": "classic"}
+    assert effective_settings(lightning, {}).is_lightning
+    assert effective_settings({}, lightning).is_lightning
+    assert not effective_settings(classic, lightning).is_lightning
+    assert not effective_settings({}, {}).is_lightning
 
 
 def test_cluster_settings() -> None:

@@ -16,10 +16,12 @@ from braidlog.control.cluster_config import (
 )
 from braidlog.control.config_definition import ConfigDefinition, ConfigType, InvalidConfig, Synonym, split_list
 from braidlog.control.interface import ConfigChange
-from braidlog.control.topic_definitions import TOPIC_CONFIGS, TOPIC_TYPE
+from braidlog.control.topic_definitions import CLASSIC, LIGHTNING, TOPIC_CONFIGS, TOPIC_TYPE
 
 __all__ = [
+    "CLASSIC",
     "CLUSTER_CONFIGS",
+    "LIGHTNING",
     "TOPIC_CONFIGS",
     "TOPIC_TYPE",
     "ClusterSettings",
@@ -63,6 +65,11 @@ class TopicSettings:
     segment_bytes: int
     segment_ms: int
     min_insync_replicas: int
+
+    @property
+    def is_lightning(self) -> bool:
+        """Whether writes are acknowledged before they are sequenced."""
+        return self.topic_type == LIGHTNING
 
     @property
     def compacted(self) -> bool:

@@ -9,6 +9,7 @@ from braidlog.control.config_definition import INT_MAX, LONG_MAX, ConfigDefiniti
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
 TOPIC_TYPE = "braidlog.topic.type"
+CLASSIC, LIGHTNING = "classic", "lightning"
 
 _KEPT = "Kept for tools that set it; object storage has no use for it."
 
@@ -21,9 +22,10 @@ TOPIC_CONFIGS = by_name(
     ConfigDefinition(
         TOPIC_TYPE,
         ConfigType.STRING,
-        "classic",
-        "How writes are acknowledged. classic: after the data is stored and has its offsets.",
-        one_of=("classic",),
+        CLASSIC,
+        "How writes are acknowledged. classic: after the data is stored and has its offsets. lightning: as soon as it "
+        "is stored, and the offsets follow; transactions are refused.",
+        one_of=(CLASSIC, LIGHTNING),
         synonyms=(Synonym(TOPIC_TYPE),),
     ),
     ConfigDefinition(

@@ -99,6 +99,9 @@ class CommonSettings(BaseModel):
     """What is logged: debug, info, warning or error, and whatever is worse."""
     log_format: Literal["auto", "human", "json"] = Field("auto", examples=["json"])
     """human, json, or auto: human on a terminal, json elsewhere."""
+    sequence_age_ms: Milliseconds = Field(60_000, ge=100, le=86_400_000, examples=["60s"])
+    """How long an agent fills one sequence of its journal. It acknowledges nothing in one that is twice as old, so what
+    was sealed four times as long ago can be deleted, fences and all."""
 
 
 class AgentSettings(CommonSettings):
