@@ -10,7 +10,8 @@ from tests.fakes import FakeClock
 
 from braidlog.cache.disk import DiskLayer
 from braidlog.cache.layers import LayerStatistics, LruIndex, MemoryLayer, StoreLayer
-from braidlog.cache.ring import LEFT_OUT_S, RingLayer, RingMember, owner_of
+from braidlog.cache.members import LEFT_OUT_S, owner_of
+from braidlog.cache.ring import RingLayer, RingMember
 from braidlog.objects.memory import MemoryBucket, MemoryStore
 from braidlog.objects.store import AlreadyExists, Bytes, NotFound, StoreUnavailable
 from braidlog.runtime.clock import SystemClock

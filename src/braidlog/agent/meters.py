@@ -7,6 +7,7 @@ from kio.schema.index import api_key_map
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from braidlog.cache.neighbours import NeighbourStatistics
 from braidlog.writing.sharing import Sharing
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class AgentMeters(Collector):
         reads.add_metric(["miss"], cache.misses)
         reads.add_metric(["shared"], cache.shared)
         yield reads
+        if agent.zone_cache is not None:
+            yield from _neighbour_figures(agent.zone_cache.statistics())
         batcher = agent.batcher_statistics()
         for name, text, value in (
             ("cache_bytes", "Object data held in memory.", cache.size_bytes),
@@ -52,6 +55,7 @@ class AgentMeters(Collector):
         yield CounterMetricFamily(
             "braidlog_agent_feed_reloads", "Times the view was loaded whole.", agent.follower.reloads
         )
+        yield from agent.journal.figures()
         yield from self._bills()
 
     def _bills(self) -> Iterator[Metric]:
@@ -69,6 +73,15 @@ class AgentMeters(Collector):
             spent.add_metric([topic], bill.usd)
             projected.add_metric([topic], bill.usd_month)
         yield from (uploaded, spent, projected)
+
+
+def _neighbour_figures(figures: NeighbourStatistics) -> Iterator[Metric]:
+    for name, text, value in (
+        ("asked", "Reads that another agent of the zone answered.", figures.asked),
+        ("around", "Reads that it did not answer, and that went to the store.", figures.around),
+        ("served", "Reads answered for other agents of the zone.", figures.served),
+    ):
+        yield CounterMetricFamily(f"braidlog_agent_zone_cache_{name}", text, value)
 
 
 def _sharing_figures(sharing: Sharing) -> Iterator[Metric]:

@@ -22,16 +22,17 @@ class AgentSession:
         self._entropy = entropy
         self._incarnation = incarnation
         self._zone = zone
-        self._address = ("", 0)
+        self._address = ("", 0, "")
         self._heartbeat_interval_s = 1.0
         self.node_id = -1
         self.write_epoch = -1
         self.is_registered = False
 
-    async def register(self, host: str, port: int) -> None:
-        self._address = (host, port)
+    async def register(self, host: str, port: int, cache_address: str = "") -> None:
+        self._address = (host, port, cache_address)
         answer = await self._control.register_agent(
-            RegisterAgent(self._incarnation, host, port, self._zone, self.node_id), timeout_s=CALL_TIMEOUT_S
+            RegisterAgent(self._incarnation, host, port, self._zone, self.node_id, cache_address),
+            timeout_s=CALL_TIMEOUT_S,
         )
         self.node_id = answer.node_id
         self.write_epoch = answer.write_epoch

@@ -267,10 +267,12 @@ def shard_settings(settings: AgentSettings, shard: int, shard_count: int, *, por
         return str(Address(address.host, address.port + shard if address.port else 0))
 
     listen = Address(settings.listen.host, port) if port else None
+    cache_listen = settings.cache_listen
     changes: dict[str, Any] = {
         "listen": str(listen) if listen is not None else moved(settings.listen),
         "advertised": moved(settings.advertised) if settings.advertised is not None else None,
         "metrics_listen": "127.0.0.1:0",
+        "cache_listen": moved(cache_listen) if isinstance(cache_listen, Address) else cache_listen,
         "memory_budget_bytes": max(MEMORY_BYTES_MIN, settings.memory_budget_bytes // shard_count),
         "cache_bytes": settings.cache_bytes // shard_count,
         "shards": shard_count,

@@ -67,7 +67,8 @@ class AgentRegistry:
         """Agents that were alive get a full session, counted from now, to be heard of."""
         rows = await self._metadata.read(
             lambda tx: tx.query(
-                "SELECT node_id, incarnation, host, port, zone FROM agents WHERE left_ms IS NULL ORDER BY node_id"
+                "SELECT node_id, incarnation, host, port, zone, cache_address FROM agents"
+                " WHERE left_ms IS NULL ORDER BY node_id"
             )
         )
         for row in rows:
@@ -158,8 +159,10 @@ def _write_agent(tx: Transaction, request: RegisterAgent) -> AgentInfo:
         "DELETE FROM agents WHERE node_id = ? OR incarnation = ? OR (host = ? AND port = ?)",
         (node_id, request.incarnation, request.host, request.port),
     )
-    row = (node_id, request.incarnation, request.host, request.port, request.zone)
-    tx.execute("INSERT INTO agents (node_id, incarnation, host, port, zone) VALUES (?, ?, ?, ?, ?)", row)
+    row = (node_id, request.incarnation, request.host, request.port, request.zone, request.cache_address)
+    tx.execute(
+        "INSERT INTO agents (node_id, incarnation, host, port, zone, cache_address) VALUES (?, ?, ?, ?, ?, ?)", row
+    )
     return AgentInfo(*row)
 
 

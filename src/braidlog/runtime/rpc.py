@@ -319,8 +319,10 @@ class RpcClient:
         *,
         message_bytes_max: int = RPC_MESSAGE_BYTES_MAX,
         calls_in_flight_max: int = RPC_CALLS_IN_FLIGHT_MAX,
+        connect_timeout_s: float = _CONNECT_TIMEOUT_S,
     ) -> None:
         self._address = parse_address(address)
+        self._connect_timeout_s = connect_timeout_s
         self._clock = clock
         self._entropy = entropy
         self._message_bytes_max = message_bytes_max
@@ -387,7 +389,7 @@ class RpcClient:
         connecting = self._connecting
         self._waiting_count += 1
         try:
-            async with asyncio.timeout(_CONNECT_TIMEOUT_S) as patience:
+            async with asyncio.timeout(self._connect_timeout_s) as patience:
                 return await asyncio.shield(connecting)
         except (TimeoutError, asyncio.CancelledError):
             if patience.expired() or connecting.cancelled():

@@ -33,6 +33,10 @@ def _address_or_off(value: object) -> object:
     return None if value is None or value in {"", "off"} else Address.parse(value)
 
 
+def _address_auto_or_off(value: object) -> object:
+    return value if value == "auto" else _address_or_off(value)
+
+
 def _absolute_url(url: str, schemes: tuple[str, ...]) -> str:
     """Check the scheme, and make a relative path absolute, so that every part of a process means the same place."""
     scheme, separator, rest = url.partition("://")
@@ -82,6 +86,7 @@ Milliseconds = Annotated[int, BeforeValidator(parse_milliseconds)]
 Seconds = Annotated[float, BeforeValidator(parse_seconds), Field(allow_inf_nan=False)]
 Listen = Annotated[Address, BeforeValidator(Address.parse)]
 OptionalListen = Annotated[Address | None, BeforeValidator(_address_or_off)]
+CacheListen = Annotated[Literal["auto"] | Address | None, BeforeValidator(_address_auto_or_off)]
 StoreUrl = Annotated[str, AfterValidator(_store_url)]
 MetadataUrl = Annotated[str, AfterValidator(_metadata_url)]
 
@@ -134,6 +139,8 @@ class AgentSettings(CommonSettings):
     """Bytes of produced records held until they are acknowledged. At the limit, sockets are no longer read."""
     cache_bytes: Size = Field(256 * MIB, examples=["256MiB"])
     """Memory for what was written or read lately."""
+    cache_listen: CacheListen = Field("auto", examples=["0.0.0.0:9600"])
+    """Where other agents of the zone read out of it; auto: any free port of the host that listens; off: they do not."""
 
     shards: int = Field(0, ge=0, le=256, examples=["8"])
     """Processes that an agent consists of, each with its own port and node id. 0: one per core; for `braid up`, one."""

@@ -184,6 +184,7 @@ class SimCluster:
                 "upload_interval_ms": self.plan.upload_interval_ms,
                 "upload_size_bytes": self.plan.upload_size_bytes,
                 "cache_bytes": self.plan.cache_bytes,
+                "cache_listen": "off",
                 "uploads_in_flight_max": self.plan.uploads_in_flight_max,
             }
         )

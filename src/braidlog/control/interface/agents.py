@@ -12,6 +12,8 @@ class RegisterAgent(Message, frozen=True):
     zone: str
     node_id: int = -1
     """-1: the node id that this address had last, or the next free one."""
+    cache_address: str = ""
+    """Where other agents of its zone read what it has in its cache; empty: they do not."""
 
 
 class Registered(Message, frozen=True):

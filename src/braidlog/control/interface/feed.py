@@ -22,6 +22,8 @@ class AgentInfo(Message, frozen=True):
     port: int
     zone: str
     """Clients' `client.rack` is compared with it."""
+    cache_address: str = ""
+    """Where other agents of its zone read what it has in its cache; empty: they do not."""
 
 
 class TopicInfo(Message, frozen=True):

@@ -1,0 +1,88 @@
+"""The members of a zone's ring: who owns an object, and how each is reached.
+
+Who owns what follows from the names of the members alone (rendezvous hashing): a member that comes or goes moves only
+what it owns. One that does not answer is left out for a while.
+"""
+
+from collections.abc import Mapping
+from hashlib import blake2b
+
+from braidlog.runtime.clock import Clock
+from braidlog.runtime.entropy import Entropy
+from braidlog.runtime.errors import ControlUnavailable, DeadlineExceeded
+from braidlog.runtime.rpc import RpcClient
+from braidlog.runtime.tasks import TaskGroup
+
+CONNECT_TIMEOUT_S = 1.0
+"""Members are near."""
+LEFT_OUT_S = 10.0
+"""How long a member that did not answer is left out."""
+
+
+def owner_of(key: str, members: Mapping[str, object]) -> str | None:
+    """The member that an object goes through; None where there is none."""
+    return max(members, key=lambda name: (_weight(key, name), name), default=None)
+
+
+def _weight(key: str, member: str) -> bytes:
+    return blake2b(f"{key}\n{member}".encode(), digest_size=8).digest()
+
+
+class Members:
+    """Names and addresses. Connections are made when they are first needed."""
+
+    def __init__(self, members: Mapping[str, str], *, clock: Clock, entropy: Entropy, call_timeout_s: float) -> None:
+        self._clock = clock
+        self._entropy = entropy
+        self._call_timeout_s = call_timeout_s
+        self._members: dict[str, str] = {}
+        self._clients: dict[str, RpcClient] = {}
+        self._left_out_until_s: dict[str, float] = {}
+        self._closing = TaskGroup("cache members that went")
+        self.through_owner = self.around = 0
+        self.set(members)
+
+    def set(self, members: Mapping[str, str]) -> None:
+        """Members that came, went or moved. Calls to those that went are not disturbed."""
+        for name, address in self._members.items():
+            if members.get(name) != address:
+                self._left_out_until_s.pop(name, None)
+                if (client := self._clients.pop(name, None)) is not None:
+                    self._closing.spawn(self._close_later(client))
+        self._members = dict(members)
+
+    async def _close_later(self, client: RpcClient) -> None:
+        await self._clock.sleep(self._call_timeout_s)
+        await client.close()
+
+    def owner(self, key: str) -> str | None:
+        now_s = self._clock.monotonic_s()
+        return owner_of(key, {name: 0 for name in self._members if self._left_out_until_s.get(name, 0.0) <= now_s})
+
+    def is_present(self, name: str) -> bool:
+        left_out_until_s = self._left_out_until_s.get(name, 0.0)
+        return name in self._members and left_out_until_s <= self._clock.monotonic_s()
+
+    async def call(self, name: str, method: str, body: bytes) -> bytes:
+        """Raises what the member raised. A member that cannot be reached is left out from then on; `ControlUnavailable`
+        says that it did nothing, `DeadlineExceeded` that nobody knows."""
+        client = self._clients.get(name)
+        if client is None:
+            client = RpcClient(
+                self._members[name], self._clock, self._entropy.fork(name), connect_timeout_s=CONNECT_TIMEOUT_S
+            )
+            self._clients[name] = client
+        try:
+            answer = await client.call(method, body, self._call_timeout_s)
+        except (ControlUnavailable, DeadlineExceeded):
+            self.around += 1
+            self._left_out_until_s[name] = self._clock.monotonic_s() + LEFT_OUT_S
+            raise
+        self.through_owner += 1
+        return answer
+
+    async def close(self) -> None:
+        await self._closing.cancel_all()
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            await client.close()

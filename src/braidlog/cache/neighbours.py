@@ -1,0 +1,147 @@
+"""What an agent and the others of its zone read for each other, so that the zone asks the store once for an object.
+
+Each object has one owner among them, by rendezvous hashing, and the owner alone reads it from the store. What was just
+written is still with its writer, whom the owner asks first. Nobody passes a request on that another one passed on to
+it: whoever is asked answers out of its own cache or from the store. An agent that does not answer costs a moment, and
+then its objects have another owner.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from braidlog.cache.members import Members
+from braidlog.objects.keys import InvalidKey, parse_data_key
+from braidlog.objects.store import Bytes, NotFound
+from braidlog.runtime.clock import Clock
+from braidlog.runtime.entropy import Entropy
+from braidlog.runtime.errors import BraidError, InvalidSetting
+from braidlog.runtime.rpc import Handler, RpcServer
+
+READ_METHOD = "blocks_read"
+KEPT_METHOD = "blocks_kept"
+CALL_TIMEOUT_S = 5.0
+"""A fetch waits no longer for a neighbour; the store takes less."""
+ANSWERS_IN_FLIGHT_MAX = 64
+"""Each may hold a block in memory until it is sent."""
+
+
+class _Range(msgspec.Struct, array_like=True, frozen=True):
+    key: str
+    object_size: int
+    start: int
+    end: int
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Range).decode
+
+
+class OwnBlocks(Protocol):
+    """What a neighbour answers from."""
+
+    async def read_own(self, key: str, object_size: int, start: int, end: int) -> memoryview: ...
+
+    def kept(self, key: str, start: int, end: int) -> memoryview | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    name: str
+    address: str
+    incarnation: str
+    """What it names its objects with."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourStatistics:
+    asked: int
+    """Reads that another agent answered."""
+    around: int
+    """Reads that it did not answer, and that went to the store."""
+    served: int
+    """Reads answered for other agents."""
+
+
+class Neighbours:
+    """One agent's place among those of its zone. Without any, all is its own."""
+
+    def __init__(self, *, clock: Clock, entropy: Entropy) -> None:
+        self._members = Members({}, clock=clock, entropy=entropy, call_timeout_s=CALL_TIMEOUT_S)
+        self._own_name = ""
+        self._name_of_incarnation: dict[str, str] = {}
+        self._server: RpcServer | None = None
+        self._served = 0
+
+    async def serve(self, blocks: OwnBlocks, address: str) -> str:
+        """Answer the others at an address; which they are told of is what is returned."""
+
+        async def read(body: bytes, _: float | None) -> bytes:
+            asked = _checked(body)
+            self._served += 1
+            return bytes(await blocks.read_own(asked.key, asked.object_size, asked.start, asked.end))
+
+        async def kept(body: bytes, _: float | None) -> bytes:
+            asked = _checked(body)
+            found = blocks.kept(asked.key, asked.start, asked.end)
+            self._served += found is not None
+            return bytes(found) if found is not None else b""
+
+        handlers: Mapping[str, Handler] = {READ_METHOD: read, KEPT_METHOD: kept}
+        self._server = RpcServer(handlers, calls_in_flight_max=ANSWERS_IN_FLIGHT_MAX)
+        return await self._server.start(address)
+
+    def set(self, own_name: str, neighbours: Iterable[Neighbour]) -> None:
+        """All of the zone, this agent included; it is nobody's owner where it is not."""
+        found = list(neighbours)
+        self._own_name = own_name
+        self._members.set({each.name: each.address for each in found})
+        self._name_of_incarnation = {each.incarnation: each.name for each in found}
+
+    def owner_of(self, key: str) -> str | None:
+        """Whom to ask for an object; None: it is this agent's to read."""
+        owner = self._members.owner(key)
+        return owner if owner != self._own_name else None
+
+    async def ask(self, owner: str, key: str, object_size: int, start: int, end: int) -> Bytes | None:
+        """The bytes, or None where the owner cannot give them. Raises `NotFound` where it did not find the object."""
+        return await self._asked(owner, READ_METHOD, _Range(key, object_size, start, end))
+
+    async def ask_writer(self, key: str, object_size: int, start: int, end: int) -> Bytes | None:
+        """The bytes, where the object's writer is a neighbour and still has them."""
+        try:
+            writer = self._name_of_incarnation.get(parse_data_key(key).incarnation)
+        except InvalidKey:
+            return None
+        if writer is None or writer == self._own_name or not self._members.is_present(writer):
+            return None
+        return await self._asked(writer, KEPT_METHOD, _Range(key, object_size, start, end))
+
+    async def _asked(self, name: str, method: str, asked: _Range) -> Bytes | None:
+        try:
+            answer = await self._members.call(name, method, _encode(asked))
+        except NotFound:
+            raise
+        except BraidError:
+            return None
+        return answer if len(answer) == asked.end - asked.start else None
+
+    def statistics(self) -> NeighbourStatistics:
+        return NeighbourStatistics(self._members.through_owner, self._members.around, self._served)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            await self._server.close()
+        await self._members.close()
+
+
+def _checked(body: bytes) -> _Range:
+    try:
+        asked = _decode(body)
+    except msgspec.MsgspecError as error:
+        raise InvalidSetting(f"a neighbour's request is not understood: {error}") from error
+    if not 0 <= asked.start < asked.end <= asked.object_size:
+        raise InvalidSetting(f"there are no bytes [{asked.start}, {asked.end}) in {asked.object_size}")
+    return asked
