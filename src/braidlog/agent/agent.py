@@ -14,16 +14,14 @@ from braidlog.agent.connection import KafkaConnection
 from braidlog.agent.dispatch import Dispatcher
 from braidlog.agent.fetch_sessions import FetchSessions
 from braidlog.agent.follower import FeedFollower
-from braidlog.agent.journal_path import JournalPath
 from braidlog.agent.memory import MemoryBudget
 from braidlog.agent.meters import AgentMeters
 from braidlog.agent.reading import Reader
-from braidlog.agent.routing import Routing
 from braidlog.agent.sequencing import Sequencing
 from braidlog.agent.session import AgentSession
 from braidlog.agent.view import ClusterView
-from braidlog.cache.blocks import BlockCache
 from braidlog.agent.zone_cache import ZoneCache
+from braidlog.cache.blocks import BlockCache
 from braidlog.control.interface import ControlPlane, FenceAgent
 from braidlog.cost.prices import PRICES, price_for, puts_per_s_for_budget
 from braidlog.cost.topics import TopicMeter
@@ -92,7 +90,7 @@ class Agent:
         self._uploads = TaskGroup("uploads")
         self.sharing: Sharing | None = None
         self._batcher = self._build_write_path(seat)
-        self.write_path: RequestStage = Routing(self.sharing or self._batcher, self.journal, self.is_journaled), self.clock), clock)
+        self.write_path: RequestStage = Setbacks(self.sharing or self._batcher, clock)
         self.dispatcher = Dispatcher(self)
         self._server: asyncio.Server | None = None
         self._heartbeats: asyncio.Task[None] | None = None
@@ -121,14 +119,13 @@ class Agent:
         settings = self.settings
         sequencing = Sequencing(
             self.control,
-        arena = Arena(free_bytes_max=settings.memory_budget_bytes)
             self.clock,
             self.entropy.fork("sequencing"),
             deadline_s=settings.request_timeout_ms / 1000 * SEQUENCING_SHARE,
             tasks=self._uploads,
         )
         uploader = Uploader(
-            Billing(sequencing, self.topic_bills, self.clock, topic_name=self.topic_name),
+            Billing(sequencing, self.topic_bills, self.clock, topic_name=self._topic_name),
             self.store,
             self.clock,
             self.entropy.fork("uploader"),
@@ -138,7 +135,7 @@ class Agent:
             on_uploaded=self.cache.insert,
             on_finished=lambda draft: (self.sharing or self._batcher).uploaded(draft),
             tasks=self._uploads,
-            arena=arena,
+            arena=Arena(free_bytes_max=settings.memory_budget_bytes),
         )
         puts_per_s = puts_per_s_for_budget(settings.upload_budget_usd_month, self.price)
         burst = max(1.0, puts_per_s * EARLY_BURST_S) if math.isfinite(puts_per_s) else 1.0
@@ -158,7 +155,6 @@ class Agent:
         )
         if seat is not None:
             self.sharing = Sharing(
-        self.journal = JournalPath(self, thresholds, batcher.budget, arena, self._uploads)
                 seat,
                 batcher,
                 order,
@@ -190,12 +186,7 @@ class Agent:
             else:
                 return
 
-    def is_journaled(self, topic_id: bytes) -> bool:
-        """Whether writes to a topic go to the journal: acknowledged when they are stored, sequenced after that."""
-        topic = self.view.topics_by_id.get(topic_id)
-        return topic is not None and topic.settings.is_lightning
-
-    def topic_name(self, topic_id: bytes) -> str:
+    def _topic_name(self, topic_id: bytes) -> str:
         topic = self.view.topics_by_id.get(topic_id)
         return topic.info.name if topic is not None else topic_id.hex()
 
@@ -214,15 +205,15 @@ class Agent:
             ) from error
         self.port = server.sockets[0].getsockname()[1]
         advertised = self.settings.advertised
+        cache_address = await self.zone_cache.start() if self.zone_cache is not None else ""
         await self.session.register(
             self.settings.advertised_host, advertised.port if advertised is not None else self.port, cache_address
-        cache_address = await self.zone_cache.start() if self.zone_cache is not None else ""
         )
         await self.follower.load()
-        self._background.spawn(self.follower.run())
-        self._heartbeats = self._background.spawn(self.session.run())
         if self.zone_cache is not None:
             self._background.spawn(self.zone_cache.follow())
+        self._background.spawn(self.follower.run())
+        self._heartbeats = self._background.spawn(self.session.run())
         if self.sharing is not None:
             self.sharing.start()
         await server.start_serving()
@@ -240,12 +231,10 @@ class Agent:
         await (self.sharing or self._batcher).flush()
         await self._uploads.wait_all()
         await self.dispatcher.finish_drain(DRAIN_TIMEOUT_S)
-        await self.journal.flush()
         if self.sharing is not None:
             self.sharing.close()
-        await self.journal.finish(DRAIN_TIMEOUT_S)
         await self._background.cancel_all()
         await self.cache.close()
-        log.info("agent stopped", node_id=self.node_id)
         if self.zone_cache is not None:
             await self.zone_cache.close()
+        log.info("agent stopped", node_id=self.node_id)
