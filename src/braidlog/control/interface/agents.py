@@ -14,6 +14,8 @@ class RegisterAgent(Message, frozen=True):
     """-1: the node id that this address had last, or the next free one."""
     cache_address: str = ""
     """Where other agents of its zone read what it has in its cache; empty: they do not."""
+    journals: bool = False
+    """It may write journals that nobody has told the control plane of."""
 
 
 class Registered(Message, frozen=True):
@@ -26,6 +28,8 @@ class Registered(Message, frozen=True):
 
 class AgentHeartbeat(Message, frozen=True):
     incarnation: str
+    outages: int = 0
+    """How often the control plane was away for this agent, so that it journaled what it would not have otherwise."""
 
 
 class HeartbeatAnswer(Message, frozen=True):
@@ -34,6 +38,10 @@ class HeartbeatAnswer(Message, frozen=True):
     write_epoch: int
     """Objects that are named from now on carry this epoch."""
     fencing_epoch: int
+    scans_replayed: int = 0
+    """What was journaled before the request for a scan of this number, or a lower one, is sequenced."""
+    journals_replayed: bool = True
+    """Everything that anybody journaled before this agent came back from its last outage is sequenced."""
 
 
 class AgentLeave(Message, frozen=True):

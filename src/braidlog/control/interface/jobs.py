@@ -7,6 +7,7 @@ import msgspec
 from braidlog.control.interface.agents import Done
 from braidlog.control.interface.base import Message
 from braidlog.control.interface.feed import AbortedRange, IndexedExtent, StoredObject
+from braidlog.control.interface.journals import ReplayDone, ReplayTask, ScanDone, ScanTask
 
 MERGE = "merge"
 """Many small extents become few large ones; their bytes stay as they are."""
@@ -14,6 +15,11 @@ COMPACT = "compact"
 """Of each key only the newest record stays."""
 EXPIRE = "expire"
 """Retention and sweeping. The control plane does it by itself: it moves no data."""
+
+SCAN = "scan"
+"""Which journals are there. Agents do it, as they do replays."""
+REPLAY = "replay"
+"""What is not sequenced of one journal is."""
 
 WAITING, RUNNING, DONE, FAILED = "waiting", "running", "done", "failed"
 
@@ -53,6 +59,8 @@ class JobTask(Message, frozen=True):
     target_bytes: int
     """How large an object should become."""
     compaction: CompactionTerms | None = None
+    scan: ScanTask | None = None
+    replay: ReplayTask | None = None
 
 
 class TakeJob(Message, frozen=True):
@@ -124,6 +132,8 @@ class CompleteJob(Message, frozen=True):
     or more keys remain than there was room for. -1: never."""
     clean_end_offset: int = -1
     """How far the partition is compacted now; -1: to the end of the job's extents."""
+    scan: ScanDone | None = None
+    replay: ReplayDone | None = None
 
 
 class JobVerdict(Message, frozen=True):

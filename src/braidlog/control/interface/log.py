@@ -7,20 +7,27 @@ from braidlog.control.interface.feed import IndexedExtent, PartitionBounds, Stor
 
 
 class CommitObject(Message, frozen=True):
-    """Sequence an uploaded object. Idempotent by the nonce in its footer."""
+    """Sequence an uploaded object. Idempotent by the nonce in its footer; of journals also by its place in them."""
 
     key: str
     size: int
     footer: bytes
     """The footer's msgpack bytes, as they stand in the object (no trailer)."""
+    replayed: bool = False
+    """A replay has found it in a journal: what agents write now goes first."""
 
 
 class BatchVerdict(Message, frozen=True, gc=False):
-    """What became of a batch: appended at `base_offset`, a duplicate of one already there, or refused."""
+    """What became of a batch: appended at `base_offset`, a duplicate of one already there, or refused.
+
+    A journaled batch may also be held until what comes before it is there, or is given up. The offset of its duplicates
+    may be -1.
+    """
 
     error_code: int
     base_offset: int
     duplicate: bool = False
+    held: bool = False
 
 
 class ExtentVerdict(Message, frozen=True):
@@ -29,7 +36,10 @@ class ExtentVerdict(Message, frozen=True):
 
 
 class ObjectVerdict(Message, frozen=True):
-    """By extent, in the footer's order. An `error_code` other than 0 refuses the object as a whole (a stale epoch)."""
+    """By extent, in the footer's order. An `error_code` other than 0 refuses the object as a whole (a stale epoch).
+
+    A journaled file is never refused. One that was sequenced so long ago that no more is known has no extents here.
+    """
 
     error_code: int
     extents: list[ExtentVerdict]
