@@ -80,34 +80,42 @@ class MapSide:
     """Of all columns but the last."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with told_to_people("shuffle"):
-            worker = worker_for(self.plan.store_url)
-            batcher = worker.run(self._begin(worker))
-            try:
-                for batch in batches:
-                    if batch.num_rows:
-                        last = batch.num_columns - 1
-                        rows = batch.select(list(range(last))).rename_columns(self.names)
-                        partitions = batch.column(last).to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
-                        finished = worker.run(_add(batcher, rows, partitions))
-                        if finished:
-                            yield to_arrow(finished)
-                finished = worker.run(_finish(batcher))
-                if finished:
-                    yield to_arrow(finished)
-            finally:
-                worker.run(batcher.close())
+        return (to_arrow(finished) for finished in write_rows(self.plan, self._split(batches)))
 
-    async def _begin(self, worker: Worker) -> Batcher:
-        plan = self.plan
-        return Batcher(
-            await worker.layer(plan.cache, own_zone(plan)),
-            plan.batcher_settings,
-            plan.zone_of_partition,
-            clock=worker.clock,
-            entropy=worker.entropy,
-            arena=worker.arena(plan.batch_bytes),
-        )
+    def _split(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int32]]]:
+        for batch in batches:
+            last = batch.num_columns - 1
+            rows = batch.select(list(range(last))).rename_columns(self.names)
+            yield rows, batch.column(last).to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
+
+
+def write_rows(
+    plan: ShufflePlan, rows: Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int32]]]
+) -> Iterator[list[Notification]]:
+    """Rows, with the partition of each, into the store: notifications of uploads as they finish. When it ends, all
+    have."""
+    with told_to_people("shuffle"):
+        worker = worker_for(plan.store_url)
+        batcher = worker.run(_begin(plan, worker))
+        try:
+            for each, partitions in rows:
+                if each.num_rows and (finished := worker.run(_add(batcher, each, partitions))):
+                    yield finished
+            if finished := worker.run(_finish(batcher)):
+                yield finished
+        finally:
+            worker.run(batcher.close())
+
+
+async def _begin(plan: ShufflePlan, worker: Worker) -> Batcher:
+    return Batcher(
+        await worker.layer(plan.cache, own_zone(plan)),
+        plan.batcher_settings,
+        plan.zone_of_partition,
+        clock=worker.clock,
+        entropy=worker.entropy,
+        arena=worker.arena(plan.batch_bytes),
+    )
 
 
 async def _add(batcher: Batcher, rows: pa.RecordBatch, partitions: npt.NDArray[np.int32]) -> list[Notification]:
