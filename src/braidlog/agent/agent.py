@@ -14,9 +14,11 @@ from braidlog.agent.connection import KafkaConnection
 from braidlog.agent.dispatch import Dispatcher
 from braidlog.agent.fetch_sessions import FetchSessions
 from braidlog.agent.follower import FeedFollower
+from braidlog.agent.journal_path import JournalPath
 from braidlog.agent.memory import MemoryBudget
 from braidlog.agent.meters import AgentMeters
 from braidlog.agent.reading import Reader
+from braidlog.agent.routing import Routing
 from braidlog.agent.sequencing import Sequencing
 from braidlog.agent.session import AgentSession
 from braidlog.agent.view import ClusterView
@@ -90,7 +92,8 @@ class Agent:
         self._uploads = TaskGroup("uploads")
         self.sharing: Sharing | None = None
         self._batcher = self._build_write_path(seat)
-        self.write_path: RequestStage = Setbacks(self.sharing or self._batcher, clock)
+        routing = Routing(self.sharing or self._batcher, self.journal, self.is_journaled)
+        self.write_path: RequestStage = Setbacks(routing, clock)
         self.dispatcher = Dispatcher(self)
         self._server: asyncio.Server | None = None
         self._heartbeats: asyncio.Task[None] | None = None
@@ -117,6 +120,7 @@ class Agent:
     def _build_write_path(self, seat: Seat | None) -> Batcher:
         """`(schedule →) batch → order → upload → bill → sequence`, built from its end: a stage knows only the next."""
         settings = self.settings
+        arena = Arena(free_bytes_max=settings.memory_budget_bytes)
         sequencing = Sequencing(
             self.control,
             self.clock,
@@ -125,7 +129,7 @@ class Agent:
             tasks=self._uploads,
         )
         uploader = Uploader(
-            Billing(sequencing, self.topic_bills, self.clock, topic_name=self._topic_name),
+            Billing(sequencing, self.topic_bills, self.clock, topic_name=self.topic_name),
             self.store,
             self.clock,
             self.entropy.fork("uploader"),
@@ -135,7 +139,7 @@ class Agent:
             on_uploaded=self.cache.insert,
             on_finished=lambda draft: (self.sharing or self._batcher).uploaded(draft),
             tasks=self._uploads,
-            arena=Arena(free_bytes_max=settings.memory_budget_bytes),
+            arena=arena,
         )
         puts_per_s = puts_per_s_for_budget(settings.upload_budget_usd_month, self.price)
         burst = max(1.0, puts_per_s * EARLY_BURST_S) if math.isfinite(puts_per_s) else 1.0
@@ -153,6 +157,7 @@ class Agent:
         batcher = Batcher(
             order, thresholds, budget_share(puts_per_s, burst, 1, shard_count), self.clock, wait_s_max=wait_s_max
         )
+        self.journal = JournalPath(self, thresholds, batcher.budget, arena, self._uploads)
         if seat is not None:
             self.sharing = Sharing(
                 seat,
@@ -186,7 +191,12 @@ class Agent:
             else:
                 return
 
-    def _topic_name(self, topic_id: bytes) -> str:
+    def is_journaled(self, topic_id: bytes) -> bool:
+        """Whether writes to a topic go to the journal: acknowledged when they are stored, sequenced after that."""
+        topic = self.view.topics_by_id.get(topic_id)
+        return topic is not None and topic.settings.is_lightning
+
+    def topic_name(self, topic_id: bytes) -> str:
         topic = self.view.topics_by_id.get(topic_id)
         return topic.info.name if topic is not None else topic_id.hex()
 
@@ -229,8 +239,10 @@ class Agent:
             self._heartbeats.cancel()
         await self.session.leave()
         await (self.sharing or self._batcher).flush()
+        await self.journal.flush()
         await self._uploads.wait_all()
         await self.dispatcher.finish_drain(DRAIN_TIMEOUT_S)
+        await self.journal.finish(DRAIN_TIMEOUT_S)
         if self.sharing is not None:
             self.sharing.close()
         await self._background.cancel_all()

@@ -19,8 +19,27 @@ BACKOFF_S_FIRST = 0.05
 BACKOFF_S_MAX = 2.0
 
 
-class Sequencing:
+async def commit_until(
+    control: ControlPlane, request: CommitObject, clock: Clock, entropy: Entropy, *, deadline_s: float
+) -> ObjectVerdict:
     """Commits are idempotent by object, so a commit without an answer is repeated until its deadline."""
+    backoff_s = BACKOFF_S_FIRST
+    while True:
+        remaining_s = deadline_s - clock.monotonic_s()
+        if remaining_s <= 0:
+            raise ControlUnavailable("no time is left for it")
+        try:
+            return await control.commit_object(request, timeout_s=max(remaining_s / 2, 0.001))
+        except (ControlUnavailable, DeadlineExceeded):
+            pause_s = entropy.uniform(0.0, backoff_s)
+            if clock.monotonic_s() + pause_s >= deadline_s:
+                raise
+            await clock.sleep(pause_s)
+            backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+
+
+class Sequencing:
+    """Acknowledges when the control plane has answered."""
 
     def __init__(
         self, control: ControlPlane, clock: Clock, entropy: Entropy, *, deadline_s: float, tasks: TaskGroup
@@ -55,19 +74,7 @@ class Sequencing:
 
     async def _commit(self, draft: Draft, deadline_s: float) -> ObjectVerdict:
         request = CommitObject(draft.key, len(draft.packed), draft.footer)
-        backoff_s = BACKOFF_S_FIRST
-        while True:
-            remaining_s = deadline_s - self._clock.monotonic_s()
-            if remaining_s <= 0:
-                raise ControlUnavailable("no time is left for it")
-            try:
-                return await self._control.commit_object(request, timeout_s=max(remaining_s / 2, 0.001))
-            except (ControlUnavailable, DeadlineExceeded):
-                pause_s = self._entropy.uniform(0.0, backoff_s)
-                if self._clock.monotonic_s() + pause_s >= deadline_s:
-                    raise
-                await self._clock.sleep(pause_s)
-                backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+        return await commit_until(self._control, request, self._clock, self._entropy, deadline_s=deadline_s)
 
     def _acknowledge(self, draft: Draft, verdict: ObjectVerdict) -> None:
         if verdict.error_code != ErrorCode.none:

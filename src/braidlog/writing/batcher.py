@@ -110,7 +110,7 @@ class Batcher:
         self._backlog_bytes -= size_bytes
         self._in_flight += 1
         self._unanswered += 1
-        self._next.submit(Draft(groups, size_bytes, on_settled=self._answered))
+        self._next.submit(Draft(groups, size_bytes, on_answered=self._answered))
 
     def take_backlog(self) -> list[tuple[float, WriteRequest]]:
         """What waits, with the time of its arrival, for somebody else to upload."""

@@ -73,13 +73,18 @@ class Draft(Place):
     key: str = ""
     packed: Bytes = b""
     footer: bytes = b""
-    on_settled: Callable[[], None] | None = None
+    on_answered: Callable[[], None] | None = None
+
+    def answered(self) -> None:
+        """All requests have their answers. What is answered before it is sequenced says so here; all else settles."""
+        self.packed = b""
+        called, self.on_answered = self.on_answered, None
+        if called is not None:
+            called()
 
     def settle(self) -> None:
-        self.packed = b""
         Place.settle(self)
-        if self.on_settled is not None:
-            self.on_settled()
+        self.answered()
 
     def fail(self, error_code: int, message: str) -> None:
         for requests in self.groups.values():

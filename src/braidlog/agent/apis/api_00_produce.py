@@ -48,6 +48,8 @@ ABORTABLE_FROM = 11
 ADDS_PARTITION_FROM = 12
 """Clients that add a partition to their transaction by writing to it."""
 
+NO_TRANSACTIONS = "a lightning topic takes no transactions: set braidlog.topic.type=classic on it, or use another"
+
 _NONE = int(ErrorCode.none)
 _NOTHING = memoryview(b"")
 
@@ -242,6 +244,8 @@ def _submit(
         if batch.is_transactional and not pending.is_transactional:
             message = "transactional records without a transactional id"
             return _refused(index, ErrorCode.transactional_id_authorization_failed, message)
+        if batch.is_transactional and agent.is_journaled(topic.info.topic_id):
+            return _refused(index, ErrorCode.policy_violation, NO_TRANSACTIONS)
         if not topic.takes_batches_as_sent:
             if topic.settings.compacted and (place := _keyless_record(data)) is not None:
                 message = "a compacted topic needs a key in every record"

@@ -1,0 +1,92 @@
+"""The write path of journaled topics, and its figures.
+
+`acknowledge in order → batch → order → put into the journal → bill → acknowledge → sequence`
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from braidlog.agent.ack_order import AckOrder
+from braidlog.agent.billing import Billing
+from braidlog.agent.journal import Journal, JournalStatistics
+from braidlog.agent.lazy_sequencing import LazySequencing, LazyStatistics
+from braidlog.runtime.tasks import TaskGroup
+from braidlog.scheduling.budget import PutBudget
+from braidlog.scheduling.closing import CloseThresholds
+from braidlog.writing.arena import Arena
+from braidlog.writing.batcher import Batcher, BatcherStatistics
+from braidlog.writing.order import Order
+from braidlog.writing.request import Draft, WriteRequest
+
+if TYPE_CHECKING:
+    from braidlog.agent.agent import Agent
+
+
+class JournalPath:
+    """It has a batcher of its own, so that nothing here waits for an object of classic topics; budget and memory are
+    shared with those. A shard journals what it takes itself: what would be gained by waiting for others is small
+    against what these topics are for."""
+
+    def __init__(
+        self, agent: "Agent", thresholds: CloseThresholds, budget: PutBudget, arena: Arena, tasks: TaskGroup
+    ) -> None:
+        settings, clock = agent.settings, agent.clock
+        request_timeout_s = settings.request_timeout_ms / 1000
+        self._lazy = LazySequencing(
+            agent.control, clock, agent.entropy.fork("lazy sequencing"), deadline_s=request_timeout_s
+        )
+        self._journal = Journal(
+            Billing(self._lazy, agent.topic_bills, clock, topic_name=agent.topic_name),
+            agent.store,
+            clock,
+            agent.entropy.fork("journal"),
+            incarnation=agent.incarnation,
+            zone=settings.zone,
+            write_epoch=lambda: agent.session.write_epoch,
+            sequence_age_s=settings.sequence_age_ms / 1000,
+            on_uploaded=agent.cache.insert,
+            on_finished=self._uploaded,
+            tasks=tasks,
+            arena=arena,
+        )
+        self._batcher = Batcher(Order(self._journal), thresholds, budget, clock, wait_s_max=request_timeout_s)
+        self._first = AckOrder(self._batcher, clock)
+
+    def submit(self, request: WriteRequest) -> None:
+        self._first.submit(request)
+
+    def _uploaded(self, draft: Draft) -> None:
+        self._batcher.uploaded(draft)
+
+    async def flush(self) -> None:
+        """Put into the journal what waits for it."""
+        await self._batcher.flush()
+
+    async def finish(self, timeout_s: float) -> None:
+        """Give what is in the journal some time to be sequenced. What is not will be replayed."""
+        await self._lazy.finish(timeout_s)
+
+    def statistics(self) -> tuple[BatcherStatistics, JournalStatistics, LazyStatistics]:
+        return self._batcher.statistics(), self._journal.statistics(), self._lazy.statistics()
+
+    def figures(self) -> Iterator[Metric]:
+        batcher, journal, lazy = self.statistics()
+        for name, text, gauge in (
+            ("backlog_bytes", "Records that wait to be put into the journal.", batcher.backlog_bytes),
+            ("uploads_in_flight", "Files on their way into the journal.", batcher.drafts_in_flight),
+            ("open_sequences", "Sequences that this agent puts files into.", journal.open_sequences),
+            ("files_pending", "Files in the journal that this agent has not yet had sequenced.", lazy.pending),
+        ):
+            yield GaugeMetricFamily(f"braidlog_journal_{name}", text, value=gauge)
+        for name, text, count in (
+            ("files", "Files put into the journal.", journal.files),
+            ("file_bytes", "Bytes in these.", journal.bytes),
+            ("sequences", "Sequences opened.", journal.sequences),
+            ("sealed_out", "Files that found their slot fenced and went to another sequence.", journal.sealed_out),
+            ("files_failed", "Files that the store did not take.", journal.failed),
+            ("files_sequenced", "Files that this agent had sequenced right after it put them there.", lazy.sequenced),
+            ("files_left", "Files that it left to be replayed.", lazy.left),
+        ):
+            yield CounterMetricFamily(f"braidlog_journal_{name}", text, count)

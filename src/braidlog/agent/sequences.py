@@ -1,0 +1,54 @@
+"""The slots of one sequence, as its writer fills them. Pure."""
+
+from braidlog.objects.keys import SLOTS_IN_FLIGHT_MAX, SLOTS_PER_SEQUENCE_MAX
+
+
+class Sequence:
+    """Files take consecutive slots, none of them `SLOTS_IN_FLIGHT_MAX` or more above the lowest that is not complete.
+
+    Whoever seals a sequence puts a fence into every empty slot of that window, and then no file can appear any more. So
+    a slot whose file failed is never passed by: its sequence is left instead, because the file may still arrive.
+    """
+
+    def __init__(self, number: int, *, opened_s: float, age_s_max: float) -> None:
+        self.number = number
+        self._opened_s = opened_s
+        self._age_s_max = age_s_max
+        self._next_slot = 0
+        self._completed: set[int] = set()
+        """Those above the lowest incomplete one."""
+        self._lowest_incomplete = 0
+        self._is_left = False
+
+    def take_slot(self, now_s: float) -> int | None:
+        """The slot for the next file; None where there is no room now, or none any more (`is_closed`)."""
+        if self.is_closed(now_s) or self._next_slot - self._lowest_incomplete >= SLOTS_IN_FLIGHT_MAX:
+            return None
+        slot = self._next_slot
+        self._next_slot += 1
+        return slot
+
+    def complete(self, slot: int) -> None:
+        """The file is there."""
+        assert self._lowest_incomplete <= slot < self._next_slot
+        assert slot not in self._completed
+        self._completed.add(slot)
+        while self._lowest_incomplete in self._completed:
+            self._completed.remove(self._lowest_incomplete)
+            self._lowest_incomplete += 1
+
+    def leave(self) -> None:
+        """Take no more slots: a file has failed, or somebody has sealed the sequence."""
+        self._is_left = True
+
+    def is_closed(self, now_s: float) -> bool:
+        """Whether no further file will be put here."""
+        return self._is_left or self._next_slot >= SLOTS_PER_SEQUENCE_MAX or now_s >= self._opened_s + self._age_s_max
+
+    def may_acknowledge(self, now_s: float) -> bool:
+        """Whether a file that is there now will certainly be found.
+
+        In a sequence that is much older, fences may have been deleted after all its files were sequenced, and a file
+        that a process put there after a long sleep might be taken for one of those.
+        """
+        return now_s < self._opened_s + 2 * self._age_s_max
