@@ -207,6 +207,7 @@ def test_what_a_shuffle_did_is_observed(spark: "SparkSession", tmp_path: Path) -
     found = shuffle.bills(metrics, S3_STANDARD)
     assert found["store"].requests_usd == pytest.approx(len(batches) * 5e-6, rel=0.1)
     assert found["native"].transfer_usd == pytest.approx(2_000_000 / 2**30 * 2 / 3 * 0.02, rel=0.1)
+    assert found["kafka"].transfer_usd == pytest.approx(2_000_000 / 2**30 * 8 / 3 * 0.02, rel=0.1)
     assert shuffle.bills(metrics)["store"].total_usd == 0  # a folder costs nothing
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from braidlog.cli.children import BraidProcess
 from braidlog.cli.demo_pipeline import PipelineAccount, can_run, run_pipeline
+from braidlog.cli.demo_shuffle import ShuffleAccount
 from braidlog.cli.errors import CommandError
 from braidlog.cli.output import OutputFormat, emit, emit_json, say
 from braidlog.cost.bill import Usage, bill
@@ -466,4 +467,27 @@ def show_pipeline(pipeline: PipelineAccount) -> None:
     emit(
         f"A stream on Spark counted {pipeline.records_read:,} records by {pipeline.keys:,} keys, through the\n"
         "bucket alone. Compaction left the newest total of each key."
+    )
+    show_shuffle(pipeline.shuffle)
+
+
+def show_shuffle(shuffle: ShuffleAccount) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="Records shuffled by key over three zones: USD per TiB")
+    table.add_column()
+    table.add_column("USD", justify="right")
+    table.add_column("for")
+    for name, paid_for in (
+        ("store", f"requests: {shuffle.batches:,} batches, {shuffle.notifications:,} notifications"),
+        ("store, full batches", "requests: batches of 16 MiB, as a longer shuffle fills them"),
+        ("native", "traffic between zones, Spark's own shuffle"),
+        ("kafka", "traffic between zones, a topic with three replicas"),
+    ):
+        table.add_row(name, f"{shuffle.usd_per_tib[name]:,.2f}", paid_for)
+    Console().print(table)
+    emit(
+        f"All {shuffle.rows:,} records are in the partitions where Spark's own shuffle puts them.\n"
+        f"Of {format_bytes(shuffle.rows_bytes)}, {format_bytes(shuffle.cross_zone_bytes)} would have crossed zones."
     )

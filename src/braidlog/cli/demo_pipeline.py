@@ -1,5 +1,5 @@
-"""The second half of `braid demo`: a streaming aggregation on Spark over what was produced, and a compaction of what it
-wrote. Spark reads and writes the bucket; the agent is not asked."""
+"""The second half of `braid demo`: a streaming aggregation on Spark over what was produced, a shuffle of it, and a
+compaction of the totals. Spark reads and writes the bucket; the agent is not asked."""
 
 import asyncio
 import importlib.util
@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from braidlog.cli.children import BraidProcess
+from braidlog.cli.demo_shuffle import ShuffleAccount, run_shuffle
 from braidlog.runtime.clock import Clock, SystemClock
 from braidlog.runtime.entropy import SystemEntropy
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 TOTALS = "demo-totals"
 TRIGGERS = 5
@@ -38,10 +39,12 @@ class PipelineAccount:
     keys: int
     before: TopicShape
     after: TopicShape
+    shuffle: ShuffleAccount
     seconds: float
 
     def is_right(self, record_count: int) -> bool:
-        return self.records_read == record_count and self.after.records == self.keys
+        totals_are_right = self.records_read == record_count and self.after.records == self.keys
+        return totals_are_right and self.shuffle.is_right(record_count)
 
 
 def can_run() -> bool:
@@ -63,7 +66,7 @@ def run_pipeline(
     start_s = clock.monotonic_s()
     _create_totals(bootstrap)
     note("Spark starts, reads both topics as a stream and writes totals per key")
-    _aggregate(topics, record_count, control, folder)
+    shuffle = _on_spark(topics, record_count, control, folder, note)
     before = TopicShape(_count_records(bootstrap), *asyncio.run(_stored(control)))
     note("compaction: of each key the newest record stays")
     worker = BraidProcess("pipeline", ["pipeline", "--no-spark", "--control", control, "--store", store], folder, clock)
@@ -76,6 +79,7 @@ def run_pipeline(
         keys=len(latest),
         before=before,
         after=after,
+        shuffle=shuffle,
         seconds=round(clock.monotonic_s() - start_s, 2),
     )
 
@@ -90,39 +94,47 @@ def _create_totals(bootstrap: str) -> None:
     result(client.create_topics([NewTopic(TOTALS, 1, config=config)]), TOTALS)
 
 
-def _aggregate(topics: Sequence[str], record_count: int, control: str, folder: Path) -> None:
+def _on_spark(
+    topics: Sequence[str], record_count: int, control: str, folder: Path, note: Callable[[str], None]
+) -> ShuffleAccount:
     from braidlog.spark import create_session
 
     spark = create_session(
         "local[*]", app_name="braid demo", quick=True, config={"spark.sql.shuffle.partitions": "2"}, progress=False
     )
     try:
-        records = (
-            spark.readStream.format("braidlog")
-            .option("braidlog.control", control)
-            .option("subscribe", ",".join(topics))
-            .option("startingOffsets", "earliest")
-            .option("maxOffsetsPerTrigger", str(-(-record_count // TRIGGERS)))
-            .load()
-        )
-        totals = records.groupBy("key").count().selectExpr("key", "CAST(count AS STRING) AS value")
-
-        def write(changed: "DataFrame", _: int) -> None:
-            # Spark lets data sources in Python append only, so the keys that changed go out batch by batch.
-            changed.write.format("braidlog").mode("append").option("braidlog.control", control).option(
-                "topic", TOTALS
-            ).save()
-
-        query = (
-            totals.writeStream.foreachBatch(write)
-            .option("checkpointLocation", str(folder / "checkpoint"))
-            .outputMode("update")
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+        _aggregate(spark, topics, record_count, control, folder)
+        note("all records are shuffled by key, through the store and through Spark itself")
+        return run_shuffle(spark, topics, control, folder)
     finally:
         spark.stop()
+
+
+def _aggregate(spark: "SparkSession", topics: Sequence[str], record_count: int, control: str, folder: Path) -> None:
+    records = (
+        spark.readStream.format("braidlog")
+        .option("braidlog.control", control)
+        .option("subscribe", ",".join(topics))
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", str(-(-record_count // TRIGGERS)))
+        .load()
+    )
+    totals = records.groupBy("key").count().selectExpr("key", "CAST(count AS STRING) AS value")
+
+    def write(changed: "DataFrame", _: int) -> None:
+        # Spark lets data sources in Python append only, so the keys that changed go out batch by batch.
+        changed.write.format("braidlog").mode("append").option("braidlog.control", control).option(
+            "topic", TOTALS
+        ).save()
+
+    query = (
+        totals.writeStream.foreachBatch(write)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .outputMode("update")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
 
 
 def _messages(bootstrap: str) -> "list[Any]":

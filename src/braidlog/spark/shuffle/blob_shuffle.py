@@ -192,8 +192,8 @@ class BlobShuffle:
         return found
 
     def bills(self, metrics: Mapping[str, Any], price: Price | None = None) -> dict[str, Bill]:
-        """What an observed shuffle cost, and what Spark's own would have cost for traffic between zones. Prices are
-        those of the store, unless others are given."""
+        """What an observed shuffle cost, and what Spark's own and a topic of Kafka would have cost for traffic between
+        zones. Prices are those of the store, unless others are given."""
         return bills(metrics, self._store_url, zones=len(self._template.zones), price=price)
 
     def _plan(self, partitions: int) -> ShufflePlan:

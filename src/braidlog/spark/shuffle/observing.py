@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
 
 
+KAFKA_REPLICAS = 3
+
+
 def observed(notifications: "DataFrame", zones: Sequence[str], where: "Observation | str") -> "DataFrame":
     """The same notifications, with their sums in `where`:
 
@@ -38,7 +41,8 @@ def observed(notifications: "DataFrame", zones: Sequence[str], where: "Observati
 
 
 def bills(metrics: Mapping[str, Any], store_url: str, *, zones: int, price: Price | None = None) -> dict[str, Bill]:
-    """What the observed shuffle costs, and what the same rows would have cost between executors. Reads are those of
+    """What the observed shuffle costs, and what the same rows would have cost between executors and through a topic of
+    Kafka, in traffic between zones alone. Reads are those of
     zones with caches: one for each batch that was written in another zone."""
     chosen = price if price is not None else price_for(store_url)
     batches = int(metrics["batches"])
@@ -48,8 +52,13 @@ def bills(metrics: Mapping[str, Any], store_url: str, *, zones: int, price: Pric
         upload_bytes=int(metrics["stored_bytes"]),
         download_bytes=round(int(metrics["stored_bytes"]) * (zones - 1) / zones),
     )
-    between_executors = Usage(cross_zone_bytes=2 * int(metrics["cross_zone_bytes"]))
+    crossing_bytes = int(metrics["cross_zone_bytes"])
+    between_executors = Usage(cross_zone_bytes=2 * crossing_bytes)
+    # Of a topic's replicas, those that do not share the leader's zone get the rows once more.
+    copies = KAFKA_REPLICAS - -(-KAFKA_REPLICAS // zones)
+    through_kafka = Usage(cross_zone_bytes=2 * (crossing_bytes + copies * int(metrics["stored_bytes"])))
     return {
         "store": bill(through_store, chosen, elapsed_s=0.0),
         "native": bill(between_executors, chosen, elapsed_s=0.0),
+        "kafka": bill(through_kafka, chosen, elapsed_s=0.0),
     }
