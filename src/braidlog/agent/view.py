@@ -121,6 +121,8 @@ class ClusterView:
 
     def __init__(self) -> None:
         self.position = FeedPosition(-1, -1)
+        self.changes = 0
+        """Grows with everything that is taken in: while it stays the same, so does all else here."""
         self.cluster_id = ""
         self.cluster_configs: dict[str, str] = {}
         self.agents: dict[int, AgentInfo] = {}
@@ -136,6 +138,7 @@ class ClusterView:
         return min(self.agents, default=-1)
 
     def load(self, snapshot: Snapshot) -> None:
+        self.changes += 1
         self.cluster_id = snapshot.cluster_id
         self.cluster_configs = dict(snapshot.cluster_configs)
         self.quotas.load(snapshot.client_quotas)
@@ -162,6 +165,7 @@ class ClusterView:
     def apply(self, events: Iterable[FeedEvent], position: FeedPosition) -> None:
         catalog_changed = False
         for event in events:
+            self.changes += 1
             match event:
                 case ObjectSequenced(stored, extents):
                     self._append(stored, extents)
@@ -198,6 +202,14 @@ class ClusterView:
         self.position = position
         if catalog_changed:
             self._wake_changed()
+
+    def replace_agents(self, agents: Iterable[AgentInfo]) -> None:
+        """What others than the control plane say of the agents. It has the last word: whoever goes on along its feed
+        from here is told to load everything again."""
+        self.changes += 1
+        self.agents = {agent.node_id: agent for agent in agents}
+        self.position = FeedPosition(-1, -1)
+        self._wake_changed()
 
     def _append(self, stored: StoredObject, extents: list[IndexedExtent]) -> None:
         for extent in extents:

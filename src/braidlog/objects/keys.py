@@ -16,6 +16,16 @@
 
 `shuffle/<job>/heartbeat`
     Says until when the application was there, and which of its batches it may still read.
+
+`discovery/<incarnation>`
+    Where clients reach an agent, written again and again while it lives. Whom agents name while the control plane is
+    away.
+
+`snapshot/agents/current`
+    What agents need to know of the cluster to start while the control plane is away.
+
+`producer-ids/<block>`
+    Whoever created it may give out the block's ids to producers. Never deleted. The number has ten digits.
 """
 
 import re
@@ -42,6 +52,9 @@ _JOURNAL = re.compile(r"journal/([A-Za-z0-9_-]{1,64})/([0-9]{10})/([0-9]{10})")
 _SHUFFLE = re.compile(r"shuffle/([A-Za-z0-9_-]{1,64})/([0-9a-f])/([A-Za-z0-9_-]{1,64})-([0-9]{10})")
 JOURNAL_PREFIX = "journal/"
 SHUFFLE_PREFIX = "shuffle/"
+DISCOVERY_PREFIX = "discovery/"
+AGENT_SNAPSHOT_KEY = "snapshot/agents/current"
+PRODUCER_IDS_PREFIX = "producer-ids/"
 
 
 class InvalidKey(BraidError):
@@ -156,6 +169,16 @@ def parse_shuffle_key(key: str) -> ShuffleKey:
     if prefix != _prefix(incarnation, int(number)):
         raise InvalidKey(f"{key!r} has the wrong prefix", help=f"It should be {_prefix(incarnation, int(number))}.")
     return ShuffleKey(job, incarnation, int(number))
+
+
+def discovery_key(incarnation: str) -> str:
+    _check_incarnation(incarnation)
+    return f"{DISCOVERY_PREFIX}{incarnation}"
+
+
+def producer_ids_key(block: int) -> str:
+    _check_number("block", block)
+    return f"{PRODUCER_IDS_PREFIX}{block:010d}"
 
 
 def _prefix(incarnation: str, number: int) -> str:

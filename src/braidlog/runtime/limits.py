@@ -21,3 +21,7 @@ EARLY_UPLOADS_IN_FLIGHT_MAX = 4
 
 BATCH_DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
 """What a compressed batch may swell to where the agent must look inside it."""
+
+PRODUCER_IDS_OF_AGENTS_FROM = 2**62
+"""From here on ids of producers are taken from blocks that agents claim in the bucket; below it the control plane gives
+them out. So neither needs to ask the other."""

@@ -152,6 +152,11 @@ class AgentSettings(CommonSettings):
     commit_timeout_ms: Milliseconds = Field(10_000, ge=100, le=3_600_000, examples=["10s"])
     """How long a call to the control plane may take."""
 
+    ripcord: Literal["off", "on", "auto"] = Field("off", examples=["auto"])
+    """on: all topics are journaled, so that writes never wait for the control plane. auto: only while it is away."""
+    ripcord_after_ms: Milliseconds = Field(5_000, ge=100, le=600_000, examples=["5s"])
+    """A control plane that did not answer for so long is away: what needs it is refused at once, to be tried again."""
+
     auto_create_topics_enable: bool = Field(True, examples=["true"])
     """Whether a topic comes into being when a client first asks for it."""
 

@@ -28,8 +28,6 @@ class Registered(Message, frozen=True):
 
 class AgentHeartbeat(Message, frozen=True):
     incarnation: str
-    outages: int = 0
-    """How often the control plane was away for this agent, so that it journaled what it would not have otherwise."""
 
 
 class HeartbeatAnswer(Message, frozen=True):
@@ -40,8 +38,6 @@ class HeartbeatAnswer(Message, frozen=True):
     fencing_epoch: int
     scans_replayed: int = 0
     """What was journaled before the request for a scan of this number, or a lower one, is sequenced."""
-    journals_replayed: bool = True
-    """Everything that anybody journaled before this agent came back from its last outage is sequenced."""
 
 
 class AgentLeave(Message, frozen=True):

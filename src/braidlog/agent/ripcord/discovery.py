@@ -1,0 +1,104 @@
+"""Which agents there are, told through the bucket: each writes where clients reach it, again and again while it lives.
+
+Who is alive is judged by the store's clock alone. An agent writes its own object, lists the others', and takes those
+for alive that were written not much longer ago than its own. So agents whose clocks differ see the same.
+"""
+
+import msgspec
+import structlog
+
+from braidlog.control.interface import AgentInfo
+from braidlog.objects.keys import DISCOVERY_PREFIX, discovery_key
+from braidlog.objects.store import NotFound, ObjectMeta, Store
+
+log = structlog.get_logger(__name__)
+
+ALIVE_MS = 45_000
+"""An agent that was not heard of for so long, by the store's clock, is not named to clients. Three intervals."""
+PUBLISH_INTERVAL_S = 15.0
+"""In an outage. In normal times agents publish far less often: nobody looks."""
+FORGOTTEN_MS = 24 * 60 * 60 * 1000
+"""Whoever lists deletes what is older: the agent is gone, or nobody has needed it for long."""
+AGENTS_MAX = 10_000
+DELETES_MAX = 1_000
+_PAGE = 1_000
+
+
+class AgentNotice(msgspec.Struct, frozen=True, array_like=True):
+    """What the object of an agent says. Persisted: fields are only added at the end."""
+
+    agent: AgentInfo
+    written_ms: int
+    """By the agent's own clock. For people: nothing is judged by it."""
+    mode: str = "off"
+    state: str = "present"
+    """What it thinks of the control plane: present, away, or returning while its journals are being replayed."""
+    away_s: float = 0.0
+
+
+_decoder = msgspec.msgpack.Decoder(AgentNotice)
+
+
+class Discovery:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[str, tuple[str | None, int, AgentNotice]] = {}
+        """By key: etag, time of writing, and what it said; so that only what has changed is read again."""
+
+    async def publish(self, notice: AgentNotice) -> None:
+        await self._store.put(discovery_key(notice.agent.incarnation), msgspec.msgpack.encode(notice), overwrite=True)
+
+    async def withdraw(self, incarnation: str) -> None:
+        await self._store.delete([discovery_key(incarnation)])
+
+    async def find(self, own_incarnation: str) -> list[AgentInfo]:
+        """The agents that are alive, by node id. `publish` must have been called a moment ago."""
+        return [notice.agent for notice in await self.notices(own_incarnation)]
+
+    async def notices(self, own_incarnation: str = "") -> list[AgentNotice]:
+        """What agents that are alive said last. Where two have the same address, the one that wrote last has taken the
+        other's place. Without a notice of one's own, time is what the newest one says it is."""
+        listed = await self._list()
+        own = listed.get(discovery_key(own_incarnation)) if own_incarnation else None
+        now_ms = own.modified_ms if own is not None else max((each.modified_ms for each in listed.values()), default=0)
+        alive = {key: meta for key, meta in listed.items() if meta.modified_ms > now_ms - ALIVE_MS}
+        await self._read_changed(alive)
+        self._known = {key: known for key, known in self._known.items() if key in alive}
+        await self._delete_forgotten(listed, now_ms)
+        newest: dict[tuple[str, int], tuple[int, AgentNotice]] = {}
+        for _, written_ms, notice in self._known.values():
+            place = (notice.agent.host, notice.agent.port)
+            if place not in newest or written_ms > newest[place][0]:
+                newest[place] = (written_ms, notice)
+        return sorted((notice for _, notice in newest.values()), key=lambda notice: notice.agent.node_id)
+
+    async def _list(self) -> dict[str, ObjectMeta]:
+        listed: dict[str, ObjectMeta] = {}
+        after: str | None = None
+        while len(listed) < AGENTS_MAX:
+            page = await self._store.list(DISCOVERY_PREFIX, after=after, limit=_PAGE)
+            listed.update((meta.key, meta) for meta in page.objects)
+            after = page.next_after
+            if after is None:
+                break
+        return listed
+
+    async def _read_changed(self, alive: dict[str, ObjectMeta]) -> None:
+        for key, meta in alive.items():
+            known = self._known.get(key)
+            if known is not None and known[0] is not None and known[0] == meta.etag:
+                self._known[key] = (meta.etag, meta.modified_ms, known[2])
+                continue
+            try:
+                blob = await self._store.get(key)
+                self._known[key] = (meta.etag, meta.modified_ms, _decoder.decode(blob.data))
+            except NotFound:
+                self._known.pop(key, None)
+            except msgspec.MsgspecError as error:
+                self._known.pop(key, None)
+                log.warning("an agent's notice cannot be read", key=key, error=str(error))
+
+    async def _delete_forgotten(self, listed: dict[str, ObjectMeta], now_ms: int) -> None:
+        forgotten = [key for key, meta in listed.items() if meta.modified_ms <= now_ms - FORGOTTEN_MS][:DELETES_MAX]
+        if forgotten:
+            await self._store.delete(forgotten)
