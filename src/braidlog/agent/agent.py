@@ -21,6 +21,7 @@ from braidlog.agent.reading import Reader
 from braidlog.agent.routing import Routing
 from braidlog.agent.sequencing import Sequencing
 from braidlog.agent.session import AgentSession
+from braidlog.agent.ticks import Ticks
 from braidlog.agent.view import ClusterView
 from braidlog.agent.zone_cache import ZoneCache
 from braidlog.cache.blocks import BlockCache
@@ -84,6 +85,7 @@ class Agent:
         self.cache = BlockCache(store, bytes_max=settings.cache_bytes, neighbours=neighbours)
         self.reader = Reader(control, self.cache, call_timeout_s=settings.commit_timeout_ms / 1000)
         self.session = AgentSession(control, clock, entropy, self.incarnation, settings.zone)
+        self.ticks = Ticks()
         self.fetch_sessions = FetchSessions(entropy.fork("fetch sessions"))
         self.follower = FeedFollower(control, self.view, clock, entropy)
         self.price = PRICES.get(settings.store_price) or price_for(store.url)

@@ -87,6 +87,10 @@ class Dispatcher:
             if opening is not None and api_00_produce.handle_alike(self._agent, opening, frame, slot):
                 self.requests[api_00_produce.KEY] += 1
                 return
+            repeated = connection.repeated_fetch
+            if repeated is not None and repeated.handle_alike(frame, self._agent.view.changes, slot):
+                self.requests[api_01_fetch.KEY] += 1
+                return
             header = read_request_header(frame)
             key, version = header.api_key, header.api_version
             versions = API_VERSIONS.get(key)
@@ -99,7 +103,8 @@ class Dispatcher:
             if key == api_00_produce.KEY:
                 connection.opening = api_00_produce.handle(self._agent, header, frame, slot)
             elif key == api_01_fetch.KEY:
-                api_01_fetch.handle(self._agent, header, frame[header.body_position :], slot, self._tasks)
+                connection.repeated_fetch = None
+                api_01_fetch.handle(self._agent, header, frame, slot, self._tasks)
             else:
                 body = frame[header.body_position :]
                 earlier = connection.cold_tail

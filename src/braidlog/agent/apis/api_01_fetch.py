@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine, Iterator
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from braidlog.agent.fetch_sessions import (
     SessionError,
     answered,
 )
+from braidlog.agent.parked import FRAME_BYTES_MAX, Found, Parked, RepeatedFetch
 from braidlog.agent.placement import reader_for
 from braidlog.agent.quotas import CONSUMER_BYTE_RATE
 from braidlog.agent.reading import DamagedExtent, ExtentGone, Slice
@@ -35,7 +37,8 @@ from braidlog.wire.fetch import (
     read_fetch_request,
     write_fetch_response,
 )
-from braidlog.wire.header import RequestHeader, response_header
+from braidlog.wire.header import RequestHeader, frame_start, response_header
+from braidlog.wire.primitives import Bytes
 
 if TYPE_CHECKING:
     from braidlog.agent.agent import Agent
@@ -52,8 +55,8 @@ WAIT_MS_MAX = 60_000
 RESPONSE_BYTES_MAX = 64 * 1024 * 1024
 
 
-def handle(agent: "Agent", header: RequestHeader, body: memoryview, slot: ResponseSlot, tasks: TaskGroup) -> None:
-    request = read_fetch_request(header.api_version, body)
+def handle(agent: "Agent", header: RequestHeader, frame: memoryview, slot: ResponseSlot, tasks: TaskGroup) -> None:
+    request = read_fetch_request(header.api_version, frame[header.body_position :])
     session, opens = None, False
     if request.session_epoch != FINAL_EPOCH or request.session_id != NO_SESSION:
         # Here and not in the task: requests of one session count in the order in which they came.
@@ -69,9 +72,24 @@ def handle(agent: "Agent", header: RequestHeader, body: memoryview, slot: Respon
             request = request._replace(topics=session.topics)
         elif request.session_epoch == OPENING_EPOCH:
             session, opens = agent.fetch_sessions.open(request, by_id=by_id, now_s=now_s), True
-    fetch = _Fetch(agent, header, request, slot, session, opens)
-    if not fetch.park(tasks):
-        tasks.spawn(fetch.run())
+    fetch = _Fetch(agent, header, request, slot, tasks, session, opens, frame)
+    if not fetch.park():
+        fetch.go_on()
+
+
+def _fetch_again(
+    agent: "Agent",
+    header: RequestHeader,
+    request: FetchRequest,
+    tasks: TaskGroup,
+    repeated: RepeatedFetch,
+    correlation_id: int,
+    slot: ResponseSlot,
+) -> None:
+    header = header._replace(correlation_id=correlation_id)
+    fetch = _Fetch(agent, header, request, slot, tasks, repeated=repeated)
+    if not fetch.park():
+        fetch.go_on()
 
 
 class _Fetch:
@@ -83,14 +101,21 @@ class _Fetch:
         header: RequestHeader,
         request: FetchRequest,
         slot: ResponseSlot,
-        session: FetchSession | None,
-        opens_session: bool,
+        tasks: TaskGroup,
+        session: FetchSession | None = None,
+        opens_session: bool = False,
+        frame: memoryview | None = None,
+        repeated: RepeatedFetch | None = None,
     ) -> None:
+        """`repeated`: an earlier one that is the same. Else `frame` is what it came as."""
         self._agent = agent
         self._header = header
         self._request = request
         self._slot = slot
+        self._tasks = tasks
         self._session = session
+        self._frame = frame
+        self._repeated = repeated
         self._opens_session = opens_session
         self._by_id = header.api_version >= IDS_FROM
         self._committed_only = request.isolation_level == 1
@@ -98,26 +123,55 @@ class _Fetch:
         """Bounds that the control plane told, where the view seemed to be behind the consumer."""
         self._deadline_s = agent.clock.monotonic_s() + min(max(request.wait_ms_max, 0), WAIT_MS_MAX) / 1000
 
-    def park(self, tasks: TaskGroup) -> bool:
+    def park(self) -> bool:
         """Wait without a task where there is nothing to read yet, as nearly all fetches of an idle system do. False:
         there is something to be done at once."""
-        request = self._request
-        if request.bytes_min <= 0 or request.wait_ms_max <= 0 or self._agent.dispatcher.is_draining:
+        agent, request = self._agent, self._request
+        if request.bytes_min <= 0 or request.wait_ms_max <= 0 or agent.dispatcher.is_draining:
             return False
-        found = self._partitions()
-        if any(wanted.fetch_offset > partition.high_watermark for wanted, partition in found):
-            return False
-        if self._bytes_ready(found) != 0:
-            return False
-        _Parked(self, found, tasks, self._deadline_s - self._agent.clock.monotonic_s())
+        if self._repeated is not None:
+            found = self._repeated.found
+        else:
+            found = self._partitions()
+            if any(wanted.fetch_offset > partition.high_watermark for wanted, partition in found):
+                return False
+            if self._bytes_ready(found) != 0:
+                return False
+        Parked(self, found, agent.ticks, self._deadline_s - agent.clock.monotonic_s())
         return True
 
-    def answer_nothing_new(self, found: list[tuple[FetchPartition, PartitionView]]) -> None:
+    def go_on(self) -> None:
+        self._tasks.spawn(self.run())
+
+    def answer_nothing_new(self, found: Found) -> None:
+        view, repeated = self._agent.view, self._repeated
         try:
-            self._send(self._nothing_new(found))
+            if repeated is not None and repeated.is_current(view.changes):
+                start = frame_start(
+                    self._header.correlation_id, self._header.api_version >= FLEXIBLE_FROM, len(repeated.answer)
+                )
+                self._slot.fill_framed([start + repeated.answer])
+            else:
+                body = self._send(self._nothing_new(found))
+                self._keep(found, body)
         except Exception as error:  # as in `run`: one fetch's trouble must not become its connection's silence
             log.error("fetch failed", exc_info=error)
             self._slot.abandon("an error in the agent: see its log")
+
+    def _keep(self, found: Found, body: list[Bytes]) -> None:
+        """A consumer that has named all its partitions will do so again, and find the same, if nothing changes."""
+        frame, request, agent = self._frame, self._request, self._agent
+        if (
+            frame is None
+            or len(frame) > FRAME_BYTES_MAX
+            or self._session is not None
+            or request.session_id != NO_SESSION
+            or request.rack_id
+            or agent.view.quotas.limits_consumers
+        ):
+            return
+        again = partial(_fetch_again, agent, self._header, request, self._tasks)
+        self._slot.connection.repeated_fetch = RepeatedFetch(frame, agent.view.changes, found, b"".join(body), again)
 
     async def run(self) -> None:
         try:
@@ -131,14 +185,16 @@ class _Fetch:
             return
         self._send(response)
 
-    def _send(self, response: FetchResponse) -> None:
+    def _send(self, response: FetchResponse) -> list[Bytes]:
         agent, version = self._agent, self._header.api_version
         if self._session is not None:
             response = answered(agent.fetch_sessions, self._session, response, everything=self._opens_session)
         if agent.view.quotas.limits_consumers:
             response = self._throttled(response)
         start = response_header(self._header.correlation_id, version >= FLEXIBLE_FROM)
-        self._slot.fill([start, *write_fetch_response(version, response)])
+        body = write_fetch_response(version, response)
+        self._slot.fill([start, *body])
+        return body
 
     def _throttled(self, response: FetchResponse) -> FetchResponse:
         """The records are read already and may as well go; then the consumer has to wait, and is not listened to."""
@@ -182,8 +238,8 @@ class _Fetch:
         view = self._agent.view
         return view.topics_by_id.get(topic_id) if self._by_id else view.topics_by_name.get(name)
 
-    def _partitions(self) -> list[tuple[FetchPartition, PartitionView]]:
-        found: list[tuple[FetchPartition, PartitionView]] = []
+    def _partitions(self) -> Found:
+        found: Found = []
         for name, topic_id, partitions in self._request.topics:
             topic = self._topic(name, topic_id)
             if topic is not None:
@@ -196,7 +252,7 @@ class _Fetch:
                 ]
         return found
 
-    async def _confirm_bounds(self, found: list[tuple[FetchPartition, PartitionView]]) -> None:
+    async def _confirm_bounds(self, found: Found) -> None:
         """An offset past what this agent knows may be right: another agent may have been quicker to hear of it. So
         "out of range" is only ever said on the control plane's word."""
         ahead = [
@@ -211,7 +267,7 @@ class _Fetch:
                 return
             self._confirmed.update({bounds.partition_id: bounds for bounds in answer.bounds})
 
-    def _bytes_ready(self, found: list[tuple[FetchPartition, PartitionView]]) -> int | None:
+    def _bytes_ready(self, found: Found) -> int | None:
         """A rough count of the bytes that could be sent now; None where an error is to be told at once."""
         ready = 0
         for wanted, partition in found:
@@ -223,7 +279,7 @@ class _Fetch:
         asked = sum(len(topic.partitions) for topic in self._request.topics)
         return ready if len(found) == asked and asked > 0 else None
 
-    def _nothing_new(self, found: list[tuple[FetchPartition, PartitionView]]) -> FetchResponse:
+    def _nothing_new(self, found: Found) -> FetchResponse:
         """The answer where all partitions are known, none has anything to read, and nothing changed meanwhile."""
         nothing = Slice([], 0, 0)
         rack_id = self._request.rack_id
@@ -251,7 +307,7 @@ class _Fetch:
                 return ErrorCode.offset_out_of_range
         return None
 
-    async def _wait_change(self, found: list[tuple[FetchPartition, PartitionView]], timeout_s: float) -> bool:
+    async def _wait_change(self, found: Found, timeout_s: float) -> bool:
         """Wait until one of the partitions changes; False if none did in time."""
         loop = asyncio.get_running_loop()
         changed: asyncio.Future[None] = loop.create_future()
@@ -395,38 +451,3 @@ class _Fetch:
             return ErrorCode.corrupt_message
         # Retriable, so that the consumer stays where it is and asks again.
         return ErrorCode.kafka_storage_error
-
-
-class _Parked:
-    """A fetch that waits for a change of its partitions: then it goes on in a task, or ends when its time is up."""
-
-    __slots__ = ("_fetch", "_found", "_tasks", "_timer")
-
-    def __init__(
-        self, fetch: _Fetch, found: list[tuple[FetchPartition, PartitionView]], tasks: TaskGroup, timeout_s: float
-    ) -> None:
-        self._fetch = fetch
-        self._found = found
-        self._tasks = tasks
-        for _, partition in found:
-            partition.waiters[self] = None
-        self._timer: asyncio.TimerHandle | None = asyncio.get_running_loop().call_later(timeout_s, self._expire)
-
-    def done(self) -> bool:
-        return self._timer is None
-
-    def set_result(self, _result: None, /) -> None:
-        """A partition has changed."""
-        self._end()
-        self._tasks.spawn(self._fetch.run())
-
-    def _expire(self) -> None:
-        self._end()
-        self._fetch.answer_nothing_new(self._found)
-
-    def _end(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        for _, partition in self._found:
-            partition.waiters.pop(self, None)
