@@ -18,10 +18,16 @@ from braidlog.agent.journal_path import JournalPath
 from braidlog.agent.memory import MemoryBudget
 from braidlog.agent.meters import AgentMeters
 from braidlog.agent.reading import Reader
+from braidlog.agent.ripcord.admission import Admission
+from braidlog.agent.ripcord.guarded import guarded
+from braidlog.agent.ripcord.producer_ids import ProducerIds
+from braidlog.agent.ripcord.reachability import Reachability
+from braidlog.agent.ripcord.ripcord import Ripcord
 from braidlog.agent.routing import Routing
 from braidlog.agent.sequencing import Sequencing
 from braidlog.agent.session import AgentSession
 from braidlog.agent.ticks import Ticks
+from braidlog.agent.unsequenced import Partition
 from braidlog.agent.view import ClusterView
 from braidlog.agent.zone_cache import ZoneCache
 from braidlog.cache.blocks import BlockCache
@@ -29,9 +35,10 @@ from braidlog.control.interface import ControlPlane, FenceAgent
 from braidlog.cost.prices import PRICES, price_for, puts_per_s_for_budget
 from braidlog.cost.topics import TopicMeter
 from braidlog.objects.store import Store
+from braidlog.records.batch import TRANSACTIONAL_BIT
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
-from braidlog.runtime.errors import BraidError, InvalidSetting
+from braidlog.runtime.errors import BraidError, ControlUnavailable, DeadlineExceeded, InvalidSetting
 from braidlog.runtime.limits import EARLY_UPLOADS_IN_FLIGHT_MAX
 from braidlog.runtime.metrics import Metrics
 from braidlog.runtime.settings import AgentSettings
@@ -42,6 +49,7 @@ from braidlog.scheduling.policy import policy_named
 from braidlog.writing.arena import Arena
 from braidlog.writing.batcher import Batcher, BatcherStatistics
 from braidlog.writing.order import Order
+from braidlog.writing.request import WriteRequest
 from braidlog.writing.seat import Seat
 from braidlog.writing.setbacks import Setbacks
 from braidlog.writing.sharing import Sharing
@@ -72,7 +80,8 @@ class Agent:
         seat: Seat | None = None,
     ) -> None:
         """With a `seat`, this is one shard of several that share their uploads."""
-        self.control = control
+        self.reachability = Reachability(clock, settings.ripcord_after_ms / 1000)
+        self.control = control = guarded(control, self.reachability)
         self.store = store
         self.clock = clock
         self.entropy = entropy
@@ -84,7 +93,21 @@ class Agent:
         neighbours = self.zone_cache.neighbours if self.zone_cache is not None else None
         self.cache = BlockCache(store, bytes_max=settings.cache_bytes, neighbours=neighbours)
         self.reader = Reader(control, self.cache, call_timeout_s=settings.commit_timeout_ms / 1000)
-        self.session = AgentSession(control, clock, entropy, self.incarnation, settings.zone)
+        call_timeout_s = settings.ripcord_after_ms / 1000
+        self.session = AgentSession(
+            control, clock, entropy, self.incarnation, settings.zone, call_timeout_s=call_timeout_s
+        )
+        self.ripcord = Ripcord(
+            settings.ripcord,
+            control,
+            self.reachability,
+            self.session,
+            self.view,
+            store,
+            clock,
+            entropy.fork("ripcord"),
+        )
+        self.producer_ids = ProducerIds(store, clock, entropy.fork("producer ids"), incarnation=self.incarnation)
         self.ticks = Ticks()
         self.fetch_sessions = FetchSessions(entropy.fork("fetch sessions"))
         self.follower = FeedFollower(control, self.view, clock, entropy)
@@ -94,8 +117,10 @@ class Agent:
         self._uploads = TaskGroup("uploads")
         self.sharing: Sharing | None = None
         self._batcher = self._build_write_path(seat)
-        routing = Routing(self.sharing or self._batcher, self.journal, self.is_journaled)
-        self.write_path: RequestStage = Setbacks(routing, clock)
+        self.journal.unsequenced.on_left = self._left_to_replay
+        self.routing = Routing(self.sharing or self._batcher, self.journal, self._journals, self.journal.unsequenced)
+        self.write_path: RequestStage = Setbacks(self.routing, clock)
+        self.admission = Admission(self)
         self.dispatcher = Dispatcher(self)
         self._server: asyncio.Server | None = None
         self._heartbeats: asyncio.Task[None] | None = None
@@ -112,7 +137,10 @@ class Agent:
 
     @property
     def is_ready(self) -> bool:
-        """Whether clients can be served: registered, and a view that the control plane confirmed lately."""
+        """Whether clients can be served: registered, and a view that the control plane confirmed lately; or able to do
+        without it."""
+        if self.ripcord.mode != "off" and self.reachability.is_away:
+            return self._server is not None
         heard_s_ago = self.clock.monotonic_s() - self.follower.last_heard_s
         return self._server is not None and self.session.is_registered and heard_s_ago < 30.0
 
@@ -198,6 +226,16 @@ class Agent:
         topic = self.view.topics_by_id.get(topic_id)
         return topic is not None and topic.settings.is_lightning
 
+    def _journals(self, request: WriteRequest) -> bool:
+        """Ripcord journals what would be classic, but for transactions, which cannot do without the control plane."""
+        if self.ripcord.journals_all and not request.entry.attributes & TRANSACTIONAL_BIT:
+            return True
+        return self.is_journaled(request.topic_id)
+
+    def _left_to_replay(self, partitions: list[Partition]) -> None:
+        if not all(self.is_journaled(topic_id) for topic_id, _ in partitions):
+            self.ripcord.await_replay()
+
     def topic_name(self, topic_id: bytes) -> str:
         topic = self.view.topics_by_id.get(topic_id)
         return topic.info.name if topic is not None else topic_id.hex()
@@ -218,19 +256,28 @@ class Agent:
         self.port = server.sockets[0].getsockname()[1]
         advertised = self.settings.advertised
         cache_address = await self.zone_cache.start() if self.zone_cache is not None else ""
-        await self.session.register(
-            self.settings.advertised_host, advertised.port if advertised is not None else self.port, cache_address
-        )
-        await self.follower.load()
+        port = advertised.port if advertised is not None else self.port
+        await self._join(self.settings.advertised_host, port, cache_address)
         if self.zone_cache is not None:
             self._background.spawn(self.zone_cache.follow())
         self._background.spawn(self.follower.run())
         self._heartbeats = self._background.spawn(self.session.run())
+        if self.ripcord.mode != "off":
+            self._background.spawn(self.ripcord.run())
         if self.sharing is not None:
             self.sharing.start()
         await server.start_serving()
         self._server = server
         log.info("agent started", node_id=self.node_id, port=self.port, incarnation=self.incarnation)
+
+    async def _join(self, host: str, port: int, cache_address: str) -> None:
+        try:
+            await self.session.register(host, port, cache_address)
+            await self.follower.load()
+        except (ControlUnavailable, DeadlineExceeded):
+            if self.ripcord.mode == "off":
+                raise
+            await self.ripcord.start_alone(host, port, cache_address)
 
     async def stop(self) -> None:
         """Stop accepting, leave, so that clients are sent elsewhere, and answer what was accepted."""
@@ -240,6 +287,7 @@ class Agent:
         if self._heartbeats is not None:
             self._heartbeats.cancel()
         await self.session.leave()
+        await self.ripcord.withdraw()
         await (self.sharing or self._batcher).flush()
         await self.journal.flush()
         await self._uploads.wait_all()

@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from braidlog.agent.apis import api_00_produce, api_01_fetch, api_03_metadata, api_18_api_versions
+from braidlog.agent.apis import (
+    api_00_produce,
+    api_01_fetch,
+    api_03_metadata,
+    api_18_api_versions,
+    api_22_init_producer_id,
+    api_60_describe_cluster,
+    api_75_describe_topic_partitions,
+)
 from braidlog.agent.apis.registry import COLD_APIS
 from braidlog.agent.connection import KafkaConnection, ResponseSlot
 from braidlog.agent.context import RequestContext
@@ -29,6 +37,11 @@ API_VERSIONS: dict[int, range] = {
     **{key: api.versions for key, api in COLD_APIS.items()},
 }
 """What is served, by API key. What is not here is not advertised."""
+
+SERVED_WHILE_AWAY = frozenset(
+    {api_22_init_producer_id.KEY, api_60_describe_cluster.KEY, api_75_describe_topic_partitions.KEY}
+)
+"""Cold APIs that need no control plane. Whoever asks for others while it is away is told to wait a little."""
 
 
 class Dispatcher:
@@ -150,4 +163,7 @@ class Dispatcher:
             return [await api_03_metadata.handle(self._agent, header, body)]
         request = read_request(key, version, body)
         context = RequestContext(self._agent, key, version, header.client_id or "", connection.peer_host)
-        return [write_response(await COLD_APIS[key].handle(request, context))]
+        answer = await COLD_APIS[key].handle(request, context)
+        if self._agent.reachability.is_away and key not in SERVED_WHILE_AWAY:
+            answer = self._agent.admission.shape(answer)
+        return [write_response(answer)]

@@ -12,6 +12,7 @@ from braidlog.agent.ack_order import AckOrder
 from braidlog.agent.billing import Billing
 from braidlog.agent.journal import Journal, JournalStatistics
 from braidlog.agent.lazy_sequencing import LazySequencing, LazyStatistics
+from braidlog.agent.unsequenced import Entering, Unsequenced
 from braidlog.runtime.tasks import TaskGroup
 from braidlog.scheduling.budget import PutBudget
 from braidlog.scheduling.closing import CloseThresholds
@@ -34,8 +35,13 @@ class JournalPath:
     ) -> None:
         settings, clock = agent.settings, agent.clock
         request_timeout_s = settings.request_timeout_ms / 1000
+        self.unsequenced = Unsequenced()
         self._lazy = LazySequencing(
-            agent.control, clock, agent.entropy.fork("lazy sequencing"), deadline_s=request_timeout_s
+            agent.control,
+            clock,
+            agent.entropy.fork("lazy sequencing"),
+            deadline_s=request_timeout_s,
+            unsequenced=self.unsequenced,
         )
         self._journal = Journal(
             Billing(self._lazy, agent.topic_bills, clock, topic_name=agent.topic_name),
@@ -52,7 +58,7 @@ class JournalPath:
             arena=arena,
         )
         self._batcher = Batcher(Order(self._journal), thresholds, budget, clock, wait_s_max=request_timeout_s)
-        self._first = AckOrder(self._batcher, clock)
+        self._first = AckOrder(Entering(self._batcher, self.unsequenced), clock)
 
     def submit(self, request: WriteRequest) -> None:
         self._first.submit(request)

@@ -7,6 +7,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from braidlog.agent.sequencing import commit_until
+from braidlog.agent.unsequenced import Partition, Unsequenced
 from braidlog.control.interface import CommitObject, ControlPlane
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
@@ -38,11 +39,20 @@ class LazySequencing:
     """The order of arrival is kept as long as the control plane answers. What it does not take in time stays where it
     is: whoever replays the sequence finds it."""
 
-    def __init__(self, control: ControlPlane, clock: Clock, entropy: Entropy, *, deadline_s: float) -> None:
+    def __init__(
+        self,
+        control: ControlPlane,
+        clock: Clock,
+        entropy: Entropy,
+        *,
+        deadline_s: float,
+        unsequenced: Unsequenced,
+    ) -> None:
         self._control = control
         self._clock = clock
         self._entropy = entropy
         self._deadline_s = deadline_s
+        self._unsequenced = unsequenced
         self._tasks = TaskGroup("lazy sequencing")
         self._sequenced = self._left = self._pending_bytes = 0
 
@@ -51,12 +61,15 @@ class LazySequencing:
 
     def submit(self, draft: Draft) -> None:
         request = CommitObject(draft.key, len(draft.packed), draft.footer)
+        partitions = {partition: len(requests) for partition, requests in draft.groups.items()}
         self._acknowledge(draft)
         if len(self._tasks) >= FILES_PENDING_MAX or self._pending_bytes >= FOOTER_BYTES_PENDING_MAX:
             self._left += 1
             draft.settle()
+            self._unsequenced.left(partitions)
             return
-        self._tasks.spawn(self._sequence(draft, request, self._clock.monotonic_s() + self._deadline_s))
+        deadline_s = self._clock.monotonic_s() + self._deadline_s
+        self._tasks.spawn(self._sequence(draft, request, partitions, deadline_s))
 
     def _acknowledge(self, draft: Draft) -> None:
         draft.answered()
@@ -67,7 +80,9 @@ class LazySequencing:
                 request.base_offset = UNKNOWN_BASE_OFFSET
                 request.on_done(request)
 
-    async def _sequence(self, draft: Draft, request: CommitObject, deadline_s: float) -> None:
+    async def _sequence(
+        self, draft: Draft, request: CommitObject, partitions: dict[Partition, int], deadline_s: float
+    ) -> None:
         self._pending_bytes += len(request.footer)
         is_sequenced = False
         try:
@@ -85,6 +100,7 @@ class LazySequencing:
             self._sequenced += is_sequenced
             self._left += not is_sequenced
             draft.settle()
+            (self._unsequenced.sequenced if is_sequenced else self._unsequenced.left)(partitions)
 
     async def finish(self, timeout_s: float) -> None:
         """Return when all is sequenced, or the time is up: what is left will be replayed."""

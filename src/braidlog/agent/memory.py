@@ -8,7 +8,7 @@ class MemoryBudget:
     """Bytes of requests that the agent holds, from their arrival until they are answered."""
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._used_bytes = 0
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
 
@@ -22,7 +22,7 @@ class MemoryBudget:
 
     def try_acquire(self, size_bytes: int) -> bool:
         """Take room, if there is any. A single request always fits into an empty budget, however large it is."""
-        if self._waiting or (self._used_bytes + size_bytes > self._bytes_max and self._used_bytes > 0):
+        if self._waiting or (self._used_bytes + size_bytes > self.bytes_max and self._used_bytes > 0):
             return False
         self._used_bytes += size_bytes
         return True
@@ -35,7 +35,7 @@ class MemoryBudget:
         self._used_bytes -= size_bytes
         while self._waiting:
             wanted_bytes, granted = self._waiting[0]
-            if self._used_bytes + wanted_bytes > self._bytes_max and self._used_bytes > 0:
+            if self._used_bytes + wanted_bytes > self.bytes_max and self._used_bytes > 0:
                 return
             self._waiting.popleft()
             self._used_bytes += wanted_bytes

@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 from braidlog.control.interface import CommitObject, ControlPlane, ObjectVerdict
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
-from braidlog.runtime.errors import BraidError, ControlUnavailable, DeadlineExceeded
+from braidlog.runtime.errors import BraidError, ControlAway, ControlUnavailable, DeadlineExceeded
 from braidlog.runtime.tasks import TaskGroup
 from braidlog.writing.pulling import OrderLost
 from braidlog.writing.request import Draft
@@ -30,6 +30,8 @@ async def commit_until(
             raise ControlUnavailable("no time is left for it")
         try:
             return await control.commit_object(request, timeout_s=max(remaining_s / 2, 0.001))
+        except ControlAway:
+            raise  # it would be known if it were back
         except (ControlUnavailable, DeadlineExceeded):
             pause_s = entropy.uniform(0.0, backoff_s)
             if clock.monotonic_s() + pause_s >= deadline_s:

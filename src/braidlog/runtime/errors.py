@@ -47,6 +47,10 @@ class ControlUnavailable(BraidError):
     remedy = Remedy.RETRY
 
 
+class ControlAway(ControlUnavailable):
+    """The control plane has not been there for a while, so it was not even tried."""
+
+
 class DeadlineExceeded(BraidError):
     """No answer in time. The call may have taken effect."""
 

@@ -67,6 +67,7 @@ class ClusterPlan:
     upload_size_bytes: int = 64 * 1024
     cache_bytes: int = 1 << 20
     control: ControlSettings = CONTROL_SETTINGS
+    ripcord: str = "off"
     worker_count: int = 0
     """Workers that merge and compact. Each is a process on a host of its own."""
 
@@ -184,6 +185,7 @@ class SimCluster:
                 "upload_interval_ms": self.plan.upload_interval_ms,
                 "upload_size_bytes": self.plan.upload_size_bytes,
                 "cache_bytes": self.plan.cache_bytes,
+                "ripcord": self.plan.ripcord,
                 "cache_listen": "off",
                 "uploads_in_flight_max": self.plan.uploads_in_flight_max,
             }

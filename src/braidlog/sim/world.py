@@ -188,7 +188,7 @@ class World:
         await self.sleep(15.0)
         for client in self._clients:
             client.stopping = True
-        _, pending = await asyncio.wait(self._tasks, timeout=SETTLE_S_MAX)
+        _, pending = await asyncio.wait(self._tasks, timeout=SETTLE_S_MAX) if self._tasks else (None, None)
         if pending:
             raise Stuck(f"{len(pending)} of {len(self._tasks)} clients did not come to rest in {SETTLE_S_MAX} s")
         for task in self._tasks:

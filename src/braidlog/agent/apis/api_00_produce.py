@@ -164,7 +164,7 @@ def handle_alike(agent: "Agent", opening: ProduceOpening, frame: memoryview, slo
     topic = view.topics_by_id.get(topic_id) if version >= IDS_FROM else view.topics_by_name.get(name)
     if topic is None or not topic.takes_batches_as_sent or not 0 <= index < len(topic.partitions):
         return False
-    if view.quotas.limits_producers:
+    if view.quotas.limits_producers or agent.reachability.is_doubtful:
         return False
     try:
         batches = _validated(agent, version, topic, records)
@@ -189,6 +189,7 @@ def handle(agent: "Agent", header: RequestHeader, frame: memoryview, slot: Respo
     if view.quotas.limits_producers:
         pending.throttle_ms = _throttle(agent, header, len(frame), slot)
     open_count = 0
+    refused_before = agent.admission.refused_writes
     for name, topic_id, partitions in request.topics:
         topic = view.topics_by_id.get(topic_id) if version >= IDS_FROM else view.topics_by_name.get(name)
         answers: list[ProducedPartition | WriteRequest] = []
@@ -206,6 +207,9 @@ def handle(agent: "Agent", header: RequestHeader, frame: memoryview, slot: Respo
                 answer = _submit(agent, version, pending, topic, index, records)
                 open_count += isinstance(answer, WriteRequest)
                 answers.append(answer)
+    if not open_count and agent.admission.refused_writes > refused_before:
+        # Only a client that has nothing else to write: the rest of what it sends must not wait.
+        pending.throttle_ms = max(pending.throttle_ms, agent.admission.hold_off(slot.connection))
     # After the last one was handed on: the write path never answers before `submit` returns.
     pending.expect(open_count)
     return _opening(frame, header, request, slot.connection) if open_count == 1 and request.acks != 0 else None
@@ -246,6 +250,9 @@ def _submit(
             return _refused(index, ErrorCode.transactional_id_authorization_failed, message)
         if batch.is_transactional and agent.is_journaled(topic.info.topic_id):
             return _refused(index, ErrorCode.policy_violation, NO_TRANSACTIONS)
+        if not agent.admission.takes(topic, batch.is_transactional):
+            agent.admission.refused_writes += 1
+            return _refused(index, ErrorCode.not_enough_replicas, "the control plane is away: try again")
         if not topic.takes_batches_as_sent:
             if topic.settings.compacted and (place := _keyless_record(data)) is not None:
                 message = "a compacted topic needs a key in every record"

@@ -73,7 +73,7 @@ def handle(agent: "Agent", header: RequestHeader, frame: memoryview, slot: Respo
         elif request.session_epoch == OPENING_EPOCH:
             session, opens = agent.fetch_sessions.open(request, by_id=by_id, now_s=now_s), True
     fetch = _Fetch(agent, header, request, slot, tasks, session, opens, frame)
-    if not fetch.park():
+    if not fetch.refuse_while_away() and not fetch.park():
         fetch.go_on()
 
 
@@ -88,7 +88,7 @@ def _fetch_again(
 ) -> None:
     header = header._replace(correlation_id=correlation_id)
     fetch = _Fetch(agent, header, request, slot, tasks, repeated=repeated)
-    if not fetch.park():
+    if not fetch.refuse_while_away() and not fetch.park():
         fetch.go_on()
 
 
@@ -122,6 +122,24 @@ class _Fetch:
         self._confirmed: dict[int, PartitionBounds] = {}
         """Bounds that the control plane told, where the view seemed to be behind the consumer."""
         self._deadline_s = agent.clock.monotonic_s() + min(max(request.wait_ms_max, 0), WAIT_MS_MAX) / 1000
+
+    def refuse_while_away(self) -> bool:
+        """Whether it is answered: nothing is read while nobody can tell what the log is by now. Clients then look for
+        another leader, and try again."""
+        agent = self._agent
+        if not agent.reachability.is_away:
+            return False
+        agent.admission.refused_reads += 1
+        topics = [
+            FetchedTopic(
+                name,
+                topic_id,
+                [FetchedPartition(each.partition_index, ErrorCode.not_leader_or_follower) for each in partitions],
+            )
+            for name, topic_id, partitions in self._request.topics
+        ]
+        self._send(FetchResponse(topics, agent.admission.hold_off(self._slot.connection)))
+        return True
 
     def park(self) -> bool:
         """Wait without a task where there is nothing to read yet, as nearly all fetches of an idle system do. False:

@@ -31,7 +31,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
             throttle_time=NO_THROTTLE,
             coordinators=tuple(_coordinator(key, key_type, context) for key in request.coordinator_keys),
         )
-    code, message, agent = _find(request.key, key_type, context.agent.view)
+    code, message, agent = _find(request.key, key_type, context)
     return context.answer(
         "FindCoordinatorResponse",
         throttle_time=NO_THROTTLE,
@@ -44,7 +44,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 def _coordinator(key: str, key_type: int, context: RequestContext) -> Any:
-    code, message, agent = _find(key, key_type, context.agent.view)
+    code, message, agent = _find(key, key_type, context)
     return context.answer(
         "Coordinator",
         key=key,
@@ -56,10 +56,12 @@ def _coordinator(key: str, key_type: int, context: RequestContext) -> Any:
     )
 
 
-def _find(key: str, key_type: int, view: ClusterView) -> tuple[ErrorCode, str, AgentInfo]:
+def _find(key: str, key_type: int, context: RequestContext) -> tuple[ErrorCode, str, AgentInfo]:
     if key_type not in {GROUP, TRANSACTION}:
         return ErrorCode.invalid_request, f"Unsupported coordinator type {key_type}.", _NOBODY
-    agent = coordinator_of(key, view)
+    if context.agent.reachability.is_away:
+        return ErrorCode.coordinator_not_available, "The control plane is away.", _NOBODY
+    agent = coordinator_of(key, context.agent.view)
     if agent is None:
         return ErrorCode.coordinator_not_available, "No agent is registered.", _NOBODY
     return ErrorCode.none, "", agent

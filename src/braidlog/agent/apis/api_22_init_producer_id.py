@@ -35,8 +35,12 @@ async def _identity(request: Any, context: RequestContext) -> ProducerIdentity:
     if (producer_id == -1) != (producer_epoch == -1):
         return ProducerIdentity(ErrorCode.invalid_request, -1, -1)
     timeout_ms = int(request.transaction_timeout.total_seconds() * 1000)
+    agent = context.agent
     try:
-        return await context.agent.control.init_producer_id(
+        if transactional_id is None and agent.reachability.is_away:
+            # A new identity, even where only a later epoch was asked for: nobody else can have it.
+            return ProducerIdentity(ErrorCode.none, await agent.producer_ids.take(), 0)
+        return await agent.control.init_producer_id(
             InitProducerId(transactional_id, timeout_ms, producer_id, producer_epoch),
             timeout_s=ADMIN_CALL_TIMEOUT_S_MAX,
         )

@@ -11,7 +11,7 @@ from typing import Any, cast
 from braidlog.agent.ripcord.reachability import Reachability
 from braidlog.control.calls import CALLS
 from braidlog.control.interface import ControlPlane, Message
-from braidlog.runtime.errors import ControlUnavailable, DeadlineExceeded
+from braidlog.runtime.errors import ControlAway, ControlUnavailable, DeadlineExceeded
 
 PROBES = frozenset({"register_agent", "heartbeat_agent", "snapshot", "read_feed"})
 """Calls that are made during an outage, too: by them its end is noticed. They are few, and back off by themselves."""
@@ -51,7 +51,7 @@ def _guarded_call(name: str) -> Callable[..., Awaitable[Any]]:
     async def call(self: _GuardedControl, request: Message, *, timeout_s: float | None = None) -> Any:
         reachability = self._reachability
         if not is_probe and reachability.is_away:
-            raise ControlUnavailable(
+            raise ControlAway(
                 f"the control plane is away, for {reachability.away_s:.0f} s by now", help="Try again later."
             )
         try:

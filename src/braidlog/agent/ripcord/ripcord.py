@@ -113,7 +113,7 @@ class Ripcord:
 
     # ── starting without the control plane ──
 
-    async def start_alone(self, host: str, port: int, zone: str, incarnation: str) -> None:
+    async def start_alone(self, host: str, port: int, cache_address: str) -> None:
         """Take from the bucket what the control plane would have said."""
         try:
             snapshot = await self.snapshots.read()
@@ -127,14 +127,13 @@ class Ripcord:
         listed = await self.discovery.find("")
         known = [*listed, *snapshot.agents]
         own = next((each.node_id for each in known if (each.host, each.port) == (host, port)), None)
-        self._session.assume(host, port, own if own is not None else self._free_node_id(known))
+        self._session.assume(host, port, own if own is not None else self._free_node_id(known), cache_address)
         age_s = max(0, self._clock.wall_ms() - snapshot.taken_ms) // 1000
         log.warning(
             "the control plane is away: started from the agents' snapshot",
             node_id=self._session.node_id,
             snapshot_age_s=age_s,
             topics=len(snapshot.topics),
-            incarnation=incarnation,
         )
         # Now, and not with the first tick: clients that were sent here should find this agent in the metadata.
         await self._tell_each_other()
