@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from braidlog.control.interface import JobPartition, NewExtent, NewObject, Replacement
+from braidlog.control.interface import JobPartition, NewExtent, NewObject, Replacement, ReplayDone, ScanDone
 from braidlog.objects.format import encode_footer, encode_trailer
 from braidlog.objects.keys import data_key
 from braidlog.objects.layout import KAFKA_BATCHES, BatchEntry, ExtentEntry, Footer
@@ -22,6 +22,8 @@ class Completion:
     replacements: list[Replacement] = field(default_factory=list)
     due_ms: int = -1
     clean_end_offset: int = -1
+    scan: ScanDone | None = None
+    replay: ReplayDone | None = None
 
 
 @dataclass(frozen=True, slots=True)

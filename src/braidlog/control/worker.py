@@ -150,6 +150,8 @@ class Worker:
             completion.replacements,
             completion.due_ms,
             completion.clean_end_offset,
+            completion.scan,
+            completion.replay,
         )
         backoff_s = BACKOFF_S_MIN
         for _ in range(REPORT_TRIES_MAX - 1):

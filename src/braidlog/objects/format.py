@@ -155,13 +155,27 @@ def extents_length(footer: Footer) -> int:
     return last.position + last.length
 
 
+@dataclass(frozen=True, slots=True)
+class StoredFooter:
+    footer: Footer
+    footer_bytes: bytes
+    """As they stand in the object."""
+    object_size: int
+
+
 async def read_footer(store: Store, key: str) -> Footer:
     """One GET of the object's end, and a second one only where the footer is larger than that."""
+    return (await read_stored_footer(store, key)).footer
+
+
+async def read_stored_footer(store: Store, key: str) -> StoredFooter:
+    """As `read_footer`, with what the sequencer wants to know besides."""
     tail = await store.get_tail(key, TAIL_READ_BYTES)
     length = footer_tail_bytes(tail.data, tail.size)
     if length > len(tail.data):
         tail = await store.get_tail(key, length)
-    return decode_object_tail(tail.data, tail.size)
+    footer_bytes = bytes(memoryview(tail.data)[len(tail.data) - length : len(tail.data) - TRAILER_BYTES])
+    return StoredFooter(decode_object_tail(tail.data, tail.size), footer_bytes, tail.size)
 
 
 def describe(footer: Footer, size: int) -> dict[str, Any]:
