@@ -16,7 +16,7 @@ from braidlog.wire.produce_opening import ProduceOpening
 
 if TYPE_CHECKING:
     from braidlog.agent.dispatch import Dispatcher
-    from braidlog.agent.parked import RepeatedFetch
+    from braidlog.agent.parked import RepeatedFetches
 
 log = structlog.get_logger(__name__)
 
@@ -81,8 +81,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.is_closed = False
         self.opening: ProduceOpening | None = None
         """Of the last produce request that had one: the next one is likely to open alike."""
-        self.repeated_fetch: RepeatedFetch | None = None
-        """The last fetch, where it found nothing: the next one is likely to be the same."""
+        self.repeated_fetches: RepeatedFetches | None = None
+        """The last fetches that found nothing: the next one is likely to be the same as one of them."""
         self.produced_topic: tuple[str, bytes] | None = None
         """Name and id, from the last produce request that was taken apart."""
         self.cold_tail: asyncio.Task[None] | None = None

@@ -100,7 +100,7 @@ class Dispatcher:
             if opening is not None and api_00_produce.handle_alike(self._agent, opening, frame, slot):
                 self.requests[api_00_produce.KEY] += 1
                 return
-            repeated = connection.repeated_fetch
+            repeated = connection.repeated_fetches
             if repeated is not None and repeated.handle_alike(frame, self._agent.view.changes, slot):
                 self.requests[api_01_fetch.KEY] += 1
                 return
@@ -116,7 +116,6 @@ class Dispatcher:
             if key == api_00_produce.KEY:
                 connection.opening = api_00_produce.handle(self._agent, header, frame, slot)
             elif key == api_01_fetch.KEY:
-                connection.repeated_fetch = None
                 api_01_fetch.handle(self._agent, header, frame, slot, self._tasks)
             else:
                 body = frame[header.body_position :]

@@ -9,8 +9,10 @@ from braidlog.agent.ticks import Ticks
 from braidlog.agent.view import PartitionView
 from braidlog.wire.fetch import FetchPartition
 
-FRAME_BYTES_MAX = 16 * 1024
+FRAME_BYTES_MAX = 4 * 1024
 """A longer request is not kept to be recognised."""
+REPEATED_MAX = 32
+"""Kept per connection."""
 
 _CORRELATION_ID = Struct(">i")
 _ID_START, _ID_END = 4, 8
@@ -62,15 +64,13 @@ class Parked:
 
 
 class RepeatedFetch:
-    """A fetch that found nothing new, kept until the next one of its connection, which is likely to be the same."""
+    """A fetch that found nothing new, and what it was answered."""
 
-    __slots__ = ("_again", "_changes", "_head", "_rest", "answer", "found")
+    __slots__ = ("_again", "_changes", "answer", "found")
 
-    def __init__(self, frame: memoryview, changes: int, found: Found, answer: bytes, again: Again) -> None:
+    def __init__(self, changes: int, found: Found, answer: bytes, again: Again) -> None:
         """`changes` are those of the view, of which `found` and `answer`, a response's body, know the last; `again`
         takes over a request that is alike, of which it gets the correlation id and the slot."""
-        self._head = bytes(frame[:_ID_START])
-        self._rest = bytes(frame[_ID_END:])
         self._changes = changes
         self._again = again
         self.found = found
@@ -79,14 +79,36 @@ class RepeatedFetch:
     def is_current(self, changes: int) -> bool:
         return self._changes == changes
 
-    def handle_alike(self, frame: memoryview, changes: int, slot: ResponseSlot) -> bool:
-        """Whether this was the same request again, with nothing changed in between. Then it is taken care of."""
-        if (
-            self._changes != changes
-            or len(frame) != _ID_END + len(self._rest)
-            or bytes(frame[_ID_END:]) != self._rest
-            or bytes(frame[:_ID_START]) != self._head
-        ):
-            return False
+    def repeat(self, frame: memoryview, slot: ResponseSlot) -> None:
         self._again(self, _CORRELATION_ID.unpack_from(frame, _ID_START)[0], slot)
+
+
+class RepeatedFetches:
+    """Of a connection: a consumer that waits asks the same again, with its partitions in turn at the head."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, RepeatedFetch] = {}
+        """By what they came as, but for the correlation id."""
+
+    def handle_alike(self, frame: memoryview, changes: int, slot: ResponseSlot) -> bool:
+        """Whether such a request was there before, with nothing changed since. Then it is taken care of."""
+        if len(frame) > FRAME_BYTES_MAX:
+            return False
+        repeated = self._known.get(_identity(frame))
+        if repeated is None:
+            return False
+        if not repeated.is_current(changes):
+            self._known.clear()
+            return False
+        repeated.repeat(frame, slot)
         return True
+
+    def add(self, frame: memoryview, repeated: RepeatedFetch) -> None:
+        if len(frame) <= FRAME_BYTES_MAX:
+            if len(self._known) >= REPEATED_MAX:
+                del self._known[next(iter(self._known))]
+            self._known[_identity(frame)] = repeated
+
+
+def _identity(frame: memoryview) -> bytes:
+    return bytes(frame[_ID_END:]) + bytes(frame[:_ID_START])

@@ -18,7 +18,7 @@ from braidlog.agent.fetch_sessions import (
     SessionError,
     answered,
 )
-from braidlog.agent.parked import FRAME_BYTES_MAX, Found, Parked, RepeatedFetch
+from braidlog.agent.parked import Found, Parked, RepeatedFetch, RepeatedFetches
 from braidlog.agent.placement import reader_for
 from braidlog.agent.quotas import CONSUMER_BYTE_RATE
 from braidlog.agent.reading import DamagedExtent, ExtentGone, Slice
@@ -181,7 +181,6 @@ class _Fetch:
         frame, request, agent = self._frame, self._request, self._agent
         if (
             frame is None
-            or len(frame) > FRAME_BYTES_MAX
             or self._session is not None
             or request.session_id != NO_SESSION
             or request.rack_id
@@ -189,7 +188,11 @@ class _Fetch:
         ):
             return
         again = partial(_fetch_again, agent, self._header, request, self._tasks)
-        self._slot.connection.repeated_fetch = RepeatedFetch(frame, agent.view.changes, found, b"".join(body), again)
+        repeated = RepeatedFetch(agent.view.changes, found, b"".join(body), again)
+        connection = self._slot.connection
+        if connection.repeated_fetches is None:
+            connection.repeated_fetches = RepeatedFetches()
+        connection.repeated_fetches.add(frame, repeated)
 
     async def run(self) -> None:
         try:
