@@ -8,6 +8,7 @@ import pytest
 from tests.agent.apis.api_caller import ApiCaller
 
 from braidlog.agent.follower import FeedFollower
+from braidlog.agent.ripcord.reachability import Reachability
 from braidlog.agent.view import ClusterView
 from braidlog.control.group_settings import GroupSettings
 from braidlog.control.interface import RegisterAgent
@@ -42,6 +43,8 @@ async def agent() -> AsyncIterator[SimpleNamespace]:
         settings=AgentSettings(store_url="memory://apis"),
         node_id=registered.node_id,
         store=store,
+        reachability=Reachability(clock, after_s=5.0),
+        is_journaled=lambda topic_id: view.topics_by_id[topic_id].settings.is_lightning,
         write_epoch=registered.write_epoch,
         following=following,
     )
