@@ -9,6 +9,7 @@ from tests.fakes import FakeClock
 from braidlog.agent import lazy_sequencing
 from braidlog.agent.journal import Journal
 from braidlog.agent.lazy_sequencing import LazySequencing
+from braidlog.agent.unsequenced import Unsequenced
 from braidlog.control.interface import CommitObject, ControlPlane, ObjectVerdict
 from braidlog.objects.format import decode_object_tail
 from braidlog.objects.keys import SLOTS_IN_FLIGHT_MAX, SLOTS_PER_SEQUENCE_MAX, journal_key
@@ -67,9 +68,10 @@ class Path:
         self.tasks = TaskGroup("test")
         self.told: list[tuple[int, int, int]] = []
         self.uploaded: list[str] = []
+        self.ended: list[tuple[int, int]] = []
         self.finished = self.answered = 0
         control: ControlPlane = self.control  # type: ignore[assignment]
-        self.lazy = LazySequencing(control, self.clock, SeededEntropy(2), deadline_s=10.0)
+        self.lazy = LazySequencing(control, self.clock, SeededEntropy(2), deadline_s=10.0, unsequenced=Unsequenced())
         self.journal = Journal(
             self.lazy,
             self.store,
@@ -81,6 +83,7 @@ class Path:
             sequence_age_s=AGE_S,
             on_uploaded=lambda key, _: self.uploaded.append(key),
             on_finished=self._finish,
+            on_ended=lambda number, slot_count: self.ended.append((number, slot_count)),
             tasks=self.tasks,
             arena=Arena(free_bytes_max=0),
         )
@@ -132,7 +135,11 @@ async def test_a_full_sequence_is_followed_by_the_next() -> None:
     await path.settle()
     assert path.control.committed[-1] == journal_key("abc", 1, 0)
     assert path.journal.statistics().sequences == 2
-    assert path.journal.statistics().open_sequences == 1
+    assert path.ended == [(0, SLOTS_PER_SEQUENCE_MAX)]
+    path.journal.close()
+    assert path.ended == [(0, SLOTS_PER_SEQUENCE_MAX), (1, 1)]
+    path.journal.close()
+    assert len(path.ended) == 2
 
 
 async def test_an_old_sequence_is_followed_by_the_next() -> None:
@@ -143,6 +150,23 @@ async def test_an_old_sequence_is_followed_by_the_next() -> None:
     path.write()
     await path.settle()
     assert path.uploaded == [journal_key("abc", 0, 0), journal_key("abc", 1, 0)]
+    assert path.ended == [(0, 1)]
+
+
+async def test_the_end_of_a_sequence_with_a_file_under_way_is_told_when_that_is_there() -> None:
+    path = Path()
+
+    async def sleep(key: str, data: Bytes) -> None:
+        path.clock.advance(AGE_S)
+        path.write()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert path.ended == []
+
+    path.store.before = [sleep]
+    path.write()
+    await path.settle()
+    assert path.ended == [(0, 1)]
 
 
 async def test_a_slow_file_does_not_hold_up_what_no_longer_fits_its_window() -> None:
@@ -208,6 +232,8 @@ async def test_a_file_that_fails_fails_its_requests_alone_and_its_sequence_is_le
     assert path.uploaded == [journal_key("abc", 0, 1), journal_key("abc", 1, 0)]
     assert path.control.committed == path.uploaded
     assert path.journal.statistics().failed == 1
+    path.journal.close()
+    assert path.ended == [(1, 1)]
 
 
 async def test_an_agent_that_slept_too_long_acknowledges_nothing() -> None:

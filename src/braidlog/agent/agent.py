@@ -262,6 +262,7 @@ class Agent:
             self._background.spawn(self.zone_cache.follow())
         self._background.spawn(self.follower.run())
         self._heartbeats = self._background.spawn(self.session.run())
+        self._background.spawn(self.journal.replays.run())
         if self.ripcord.mode != "off":
             self._background.spawn(self.ripcord.run())
         if self.sharing is not None:

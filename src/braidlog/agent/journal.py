@@ -1,5 +1,6 @@
 """The upload stage of journaled topics: one PUT into the next slot of a sequence, and the object will be sequenced."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -63,9 +64,11 @@ class Journal:
         sequence_age_s: float,
         on_uploaded: Callable[[str, Bytes], None],
         on_finished: Callable[[Draft], None],
+        on_ended: Callable[[int, int], None],
         tasks: TaskGroup,
         arena: Arena,
     ) -> None:
+        """`on_ended` is told the number of a sequence that is whole, and how many files it has."""
         self._next = next_stage
         self._store = store
         self._clock = clock
@@ -76,10 +79,12 @@ class Journal:
         self._sequence_age_s = sequence_age_s
         self._on_uploaded = on_uploaded
         self._on_finished = on_finished
+        self._on_ended = on_ended
         self._tasks = tasks
         self._arena = arena
         self._open: list[Sequence] = []
         self._opened = 0
+        self._age_handle: asyncio.Handle | None = None
         self._files = self._bytes = self._sealed_out = self._failed = 0
 
     def statistics(self) -> JournalStatistics:
@@ -127,6 +132,8 @@ class Journal:
             try:
                 if await self._put_or_find(draft):
                     sequence.complete(slot)
+                    if sequence not in self._open:  # those that are, are looked at when they are closed
+                        self._look_ended(sequence)
                     if sequence.may_acknowledge(self._clock.monotonic_s()):
                         return
                     raise SequenceTooOld(f"{draft.key}: the upload took too long", help="Is this process paused?")
@@ -155,14 +162,15 @@ class Journal:
 
     def _take_slot(self) -> tuple[Sequence, int]:
         now_s = self._clock.monotonic_s()
-        self._open = [sequence for sequence in self._open if not sequence.is_closed(now_s)]
         for sequence in self._open:
             slot = sequence.take_slot(now_s)
             if slot is not None:
                 return sequence, slot
+        self._forget_closed()
         sequence = Sequence(self._opened, opened_s=now_s, age_s_max=self._sequence_age_s)
         self._opened += 1
         self._open.append(sequence)
+        self._watch_age()
         slot = sequence.take_slot(now_s)
         assert slot is not None
         return sequence, slot
@@ -171,3 +179,35 @@ class Journal:
         sequence.leave()
         if sequence in self._open:
             self._open.remove(sequence)
+
+    def _look_ended(self, sequence: Sequence) -> None:
+        slot_count = sequence.slot_count(self._clock.monotonic_s())
+        if slot_count is not None:
+            self._on_ended(sequence.number, slot_count)
+
+    def _forget_closed(self) -> None:
+        now_s = self._clock.monotonic_s()
+        closed = [sequence for sequence in self._open if sequence.is_closed(now_s)]
+        for sequence in closed:
+            self._open.remove(sequence)
+            self._look_ended(sequence)
+
+    def _watch_age(self) -> None:
+        if self._age_handle is None:
+            self._age_handle = asyncio.get_running_loop().call_later(self._sequence_age_s, self._aged)
+
+    def _aged(self) -> None:
+        """Sequences that nothing is written to any more end as well."""
+        self._age_handle = None
+        self._forget_closed()
+        if self._open:
+            self._watch_age()
+
+    def close(self) -> None:
+        """End all sequences. Nothing is under way any more."""
+        if self._age_handle is not None:
+            self._age_handle.cancel()
+            self._age_handle = None
+        for sequence in self._open:
+            sequence.end()
+        self._forget_closed()

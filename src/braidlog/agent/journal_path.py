@@ -12,7 +12,10 @@ from braidlog.agent.ack_order import AckOrder
 from braidlog.agent.billing import Billing
 from braidlog.agent.journal import Journal, JournalStatistics
 from braidlog.agent.lazy_sequencing import LazySequencing, LazyStatistics
+from braidlog.agent.replaying import JournalExecutor
 from braidlog.agent.unsequenced import Entering, Unsequenced
+from braidlog.control.interface import REPLAY, SCAN
+from braidlog.control.worker import Worker
 from braidlog.runtime.tasks import TaskGroup
 from braidlog.scheduling.budget import PutBudget
 from braidlog.scheduling.closing import CloseThresholds
@@ -23,6 +26,9 @@ from braidlog.writing.request import Draft, WriteRequest
 
 if TYPE_CHECKING:
     from braidlog.agent.agent import Agent
+
+REPLAYS_AT_ONCE = 2
+"""So that a scan need not wait for a long replay."""
 
 
 class JournalPath:
@@ -54,11 +60,26 @@ class JournalPath:
             sequence_age_s=settings.sequence_age_ms / 1000,
             on_uploaded=agent.cache.insert,
             on_finished=self._uploaded,
+            on_ended=lambda number, slot_count: None,
             tasks=tasks,
             arena=arena,
         )
         self._batcher = Batcher(Order(self._journal), thresholds, budget, clock, wait_s_max=request_timeout_s)
         self._first = AckOrder(Entering(self._batcher, self.unsequenced), clock)
+
+        executor = JournalExecutor(
+            agent.control, agent.store, clock, agent.entropy.fork("replaying"), incarnation=agent.incarnation
+        )
+        self.replays = Worker(
+            agent.control,
+            executor,
+            clock,
+            agent.entropy.fork("replay jobs"),
+            name=f"agent {agent.incarnation}",
+            kinds=[SCAN, REPLAY],
+            jobs_at_once=REPLAYS_AT_ONCE,
+        )
+        """Looks for files that somebody has left behind, as the control plane asks for it."""
 
     def submit(self, request: WriteRequest) -> None:
         self._first.submit(request)
@@ -72,6 +93,7 @@ class JournalPath:
 
     async def finish(self, timeout_s: float) -> None:
         """Give what is in the journal some time to be sequenced. What is not will be replayed."""
+        self._journal.close()
         await self._lazy.finish(timeout_s)
 
     def statistics(self) -> tuple[BatcherStatistics, JournalStatistics, LazyStatistics]:
@@ -96,3 +118,12 @@ class JournalPath:
             ("files_left", "Files that it left to be replayed.", lazy.left),
         ):
             yield CounterMetricFamily(f"braidlog_journal_{name}", text, count)
+        replays = self.replays.statistics()
+        jobs = CounterMetricFamily(
+            "braidlog_journal_jobs",
+            "Scans and replays of journals that this agent did, by outcome.",
+            labels=["outcome"],
+        )
+        for outcome, count in (("done", replays.done), ("refused", replays.refused), ("failed", replays.failed)):
+            jobs.add_metric([outcome], count)
+        yield jobs

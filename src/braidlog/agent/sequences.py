@@ -18,7 +18,8 @@ class Sequence:
         self._completed: set[int] = set()
         """Those above the lowest incomplete one."""
         self._lowest_incomplete = 0
-        self._is_left = False
+        self._is_ended = False
+        self._has_failed = False
 
     def take_slot(self, now_s: float) -> int | None:
         """The slot for the next file; None where there is no room now, or none any more (`is_closed`)."""
@@ -37,13 +38,23 @@ class Sequence:
             self._completed.remove(self._lowest_incomplete)
             self._lowest_incomplete += 1
 
+    def end(self) -> None:
+        """Take no more slots."""
+        self._is_ended = True
+
     def leave(self) -> None:
         """Take no more slots: a file has failed, or somebody has sealed the sequence."""
-        self._is_left = True
+        self._is_ended = self._has_failed = True
 
     def is_closed(self, now_s: float) -> bool:
         """Whether no further file will be put here."""
-        return self._is_left or self._next_slot >= SLOTS_PER_SEQUENCE_MAX or now_s >= self._opened_s + self._age_s_max
+        return self._is_ended or self._next_slot >= SLOTS_PER_SEQUENCE_MAX or now_s >= self._opened_s + self._age_s_max
+
+    def slot_count(self, now_s: float) -> int | None:
+        """How many files it has, if that is all it will ever have, and all of them are there."""
+        if self._has_failed or self._completed or self._lowest_incomplete < self._next_slot:
+            return None
+        return self._next_slot if self.is_closed(now_s) else None
 
     def may_acknowledge(self, now_s: float) -> bool:
         """Whether a file that is there now will certainly be found.
