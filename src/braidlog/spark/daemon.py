@@ -22,6 +22,7 @@ PRELOADED = (
     "braidlog.spark.source",
     "braidlog.spark.reading",
     "braidlog.spark.shuffle.tasks",
+    "braidlog.spark.shuffle.aggregating",
     "braidlog.spark.sink",
     "braidlog.spark.uploading",
 )

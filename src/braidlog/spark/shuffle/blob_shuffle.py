@@ -11,12 +11,25 @@ from braidlog.objects.open import redacted
 from braidlog.runtime.entropy import Entropy, SystemEntropy
 from braidlog.runtime.quantities import parse_bytes, parse_seconds
 from braidlog.spark.errors import JobError
+from braidlog.spark.shuffle.aggregating import (
+    SUMMARY,
+    AggregatingMap,
+    AggregatingReduce,
+    SparkRows,
+    Statefulness,
+    check_stateful,
+    check_watermark,
+    fingerprint_of,
+)
 from braidlog.spark.shuffle.beating import Beating
 from braidlog.spark.shuffle.buffers import PARTITIONS_MAX
 from braidlog.spark.shuffle.caching import NO_CACHE, ShuffleCache
 from braidlog.spark.shuffle.carrying import carried_schema, cast_to, key_hash
 from braidlog.spark.shuffle.expiry import RETENTION_S_DEFAULT
+from braidlog.spark.shuffle.grouping import GroupedShuffle, Planned
+from braidlog.spark.shuffle.notifying import NOTIFICATION_DDL
 from braidlog.spark.shuffle.observing import bills, observed
+from braidlog.spark.shuffle.state import STATE_VERSIONS_KEPT
 from braidlog.spark.shuffle.tasks import (
     SIDE_COLUMN,
     ArrowFunction,
@@ -31,11 +44,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
     from pyspark.sql.types import StructType
 
-NOTIFICATION_DDL = (
-    "partition int not null, key string not null, position bigint not null, length bigint not null,"
-    " row_count bigint not null, checksum bigint not null, object_bytes bigint not null, zone string not null"
-)
-"""`notifying.NOTIFICATION_SCHEMA`, as Spark writes it."""
+
+def check_shuffle(keys: "Sequence[str | Column]", partitions: int) -> None:
+    if not keys:
+        raise JobError("a shuffle needs a key", help='For example shuffle.repartition(df, 64, "key").')
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise JobError(f"{partitions} partitions", help=f"1 to {PARTITIONS_MAX} are possible.")
 
 
 class BlobShuffle:
@@ -137,6 +151,42 @@ class BlobShuffle:
             carried_schema(df.schema) if schema is None else schema,
         )
 
+    def group_by(
+        self,
+        df: "DataFrame",
+        *keys: "str | Column",
+        partitions: int = 64,
+        output_mode: str = "update",
+        name: str = "aggregation",
+        versions_kept: int = STATE_VERSIONS_KEPT,
+    ) -> GroupedShuffle:
+        """As `df.groupBy(*keys)`, of which `.agg(…)` is the aggregation. A key may be a `window`.
+
+        Of a stream, groups go on from one micro-batch to the next: `update` tells groups that have changed, `append`
+        those that the watermark of the stream (`withWatermark`) has passed, each once, and `complete` all of them.
+        Write the result with a checkpoint, which names the state in the store. Several aggregations of one query need
+        a `name` each. `versions_kept` is how many micro-batches of state are kept.
+        """
+        check_shuffle(list(keys), partitions)
+        check_stateful(output_mode, name, versions_kept)
+
+        def run(planned: Planned) -> "DataFrame":
+            state = None
+            if df.isStreaming:
+                check_watermark(output_mode, planned.aggregation)
+                fingerprint = fingerprint_of(planned.aggregation, partitions, output_mode)
+                state = Statefulness(name, output_mode, versions_kept, fingerprint)
+            self._beating.use(df.sparkSession, streaming=df.isStreaming)
+            plan = self._plan(partitions)
+            mapped = SparkRows(AggregatingMap(plan, planned.aggregation, state), planned.has_event_time)
+            exchanged = planned.rows.mapInArrow(mapped.__call__, f"{NOTIFICATION_DDL}, {SUMMARY} binary")
+            rows = exchanged.repartitionById(partitions, "partition").mapInArrow(
+                AggregatingReduce(plan, planned.aggregation, state).__call__, carried_schema(planned.result)
+            )
+            return rows if rows.schema == planned.result else cast_to(rows, planned.result)
+
+        return GroupedShuffle(df, keys, partitions, run)
+
     def cogroup(
         self,
         left: "DataFrame",
@@ -176,10 +226,7 @@ class BlobShuffle:
         from pyspark.sql import functions
         from pyspark.sql.types import IntegerType, StructField, StructType
 
-        if not keys:
-            raise JobError("a shuffle needs a key", help='For example shuffle.repartition(df, 64, "key").')
-        if not 1 <= partitions <= PARTITIONS_MAX:
-            raise JobError(f"{partitions} partitions", help=f"1 to {PARTITIONS_MAX} are possible.")
+        check_shuffle(keys, partitions)
         self._beating.use(df.sparkSession, streaming=df.isStreaming)
         # The JVM hashes keys as its own shuffle does, with the same seed.
         partition = functions.pmod(key_hash(df, keys), functions.lit(partitions))

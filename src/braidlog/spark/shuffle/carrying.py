@@ -43,7 +43,7 @@ def key_hash(df: "DataFrame", keys: "Sequence[str | Column]") -> "Column":
     from pyspark.sql import functions
 
     columns = [functions.col(key) if isinstance(key, str) else key for key in keys]
-    if not any(_has_collation(field.dataType) for field in df.select(*columns).schema):
+    if not any(has_collation(field.dataType) for field in df.select(*columns).schema):
         return functions.hash(*columns)
     # Text that a collation takes for equal must have one hash. The function `hash` does not care; what Spark uses
     # for itself has no name in SQL.
@@ -91,11 +91,11 @@ def _is_collated(kind: "DataType") -> bool:
     return isinstance(kind, StringType) and getattr(kind, "collation", "UTF8_BINARY") != "UTF8_BINARY"
 
 
-def _has_collation(kind: "DataType") -> bool:
+def has_collation(kind: "DataType") -> bool:
     from pyspark.sql.types import ArrayType, StructType
 
     if isinstance(kind, StructType):
-        return any(_has_collation(each.dataType) for each in kind)
+        return any(has_collation(each.dataType) for each in kind)
     if isinstance(kind, ArrayType):
-        return _has_collation(kind.elementType)
+        return has_collation(kind.elementType)
     return _is_collated(kind)

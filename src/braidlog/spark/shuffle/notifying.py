@@ -18,6 +18,12 @@ NOTIFICATION_SCHEMA = pa.schema(
     ]
 )
 
+NOTIFICATION_DDL = (
+    "partition int not null, key string not null, position bigint not null, length bigint not null,"
+    " row_count bigint not null, checksum bigint not null, object_bytes bigint not null, zone string not null"
+)
+"""The same, as Spark writes it."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Notification:

@@ -37,6 +37,7 @@ class Worker:
         threading.Thread(target=self._loop.run_forever, name="braidlog-shuffle", daemon=True).start()
         self._arenas: dict[int, Arena] = {}
         self._layers: dict[tuple[ShuffleCache, str], Layer] = {}
+        self._shared: dict[type[Any], Any] = {}
         self.store: Store = self.run(self._open(store_url))
 
     async def layer(self, cache: ShuffleCache, zone: str) -> Layer:
@@ -53,6 +54,13 @@ class Worker:
             self._arenas.clear()
             self._arenas[batch_bytes] = arena_for(batch_bytes)
         return self._arenas[batch_bytes]
+
+    def shared(self, kind: type[T]) -> T:
+        """What the tasks of this process have in common, made when it is first asked for."""
+        if kind not in self._shared:
+            self._shared[kind] = kind()
+        found: T = self._shared[kind]
+        return found
 
     async def _open(self, store_url: str) -> Store:
         return open_store(store_url, clock=self.clock, entropy=self.entropy.fork("store"))
