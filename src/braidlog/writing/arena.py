@@ -4,6 +4,7 @@ An aligned buffer goes to a disk without another copy. Memory that is fresh from
 else that happens to a record (on a virtual machine up to a CPU second per gigabyte), so regions are kept and recycled.
 """
 
+import contextlib
 import mmap
 import sys
 
@@ -14,6 +15,16 @@ _UNUSED_REFERENCES = 2
 """Of a mapping that only its `_Region` holds, and `getrefcount` while it looks."""
 
 
+def fresh_memory(size_bytes: int) -> mmap.mmap:
+    """In huge pages where the system has them: those are handed out at a fifth of the cost."""
+    if sys.platform != "linux":
+        return mmap.mmap(-1, size_bytes)
+    mapping = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without them
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+    return mapping
+
+
 class _Region:
     """Every view that was handed out holds a reference to the mapping, and so does every slice of it, wherever it got
     to: into the cache, into a response on its way. So the count of references says whether anybody is left."""
@@ -21,7 +32,7 @@ class _Region:
     __slots__ = ("mapping", "used_bytes")
 
     def __init__(self, size_bytes: int) -> None:
-        self.mapping = mmap.mmap(-1, size_bytes)
+        self.mapping = fresh_memory(size_bytes)
         self.used_bytes = 0
 
     @property
@@ -42,7 +53,7 @@ class Arena:
     def take(self, size_bytes: int) -> memoryview:
         """Writable memory that nobody else has."""
         if size_bytes > self._region_bytes // 2:
-            return memoryview(mmap.mmap(-1, size_bytes))
+            return memoryview(fresh_memory(size_bytes))
         if self._current.used_bytes + size_bytes > self._region_bytes:
             self._full.append(self._current)
             self._current = self._free_region()
