@@ -30,6 +30,7 @@ from braidlog.control.interface import (
 from braidlog.control.metadata import MetadataStore, Transaction
 from braidlog.control.partitions import PartitionState, TopicState
 from braidlog.control.topic_config import (
+    TOPIC_TYPE,
     TopicSettings,
     apply_changes,
     effective_settings,
@@ -92,6 +93,10 @@ class Catalog:
 
     def settings(self, topic: TopicState) -> TopicSettings:
         return effective_settings(topic.info.configs, self.cluster_configs)
+
+    def topics_of_type(self, topic_type: str) -> list[TopicState]:
+        default = self.cluster_configs.get(TOPIC_TYPE, "classic")
+        return [topic for topic in self.topics.values() if topic.info.configs.get(TOPIC_TYPE, default) == topic_type]
 
     def partition(self, topic_id: bytes, index: int) -> PartitionState | None:
         topic = self.topics.get(topic_id)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -64,6 +65,21 @@ _decode_listing = msgspec.msgpack.Decoder(JobListing).decode
 _replace = msgspec.structs.replace
 
 
+class Finisher(Protocol):
+    """What the end of a job changes, for kinds of jobs that rewrite no extents. Called by who holds the turn."""
+
+    def finish(self, task: JobTask, request: CompleteJob) -> "Finish":
+        """Raises `SwapRefused` for a result that is none."""
+        ...
+
+
+class Finish(Protocol):
+    def write(self, tx: Transaction) -> None: ...
+    async def apply(self) -> None:
+        """It is durable, and the job is off the board."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class _OpenJob:
     task: JobTask
@@ -117,6 +133,8 @@ class JobBoard:
         self._finished: list[JobListing] = []
         """The newest last."""
         self._waiters: dict[asyncio.Future[None], None] = {}
+        self.finishers: dict[str, Finisher] = {}
+        """By kind of job."""
 
     async def load(self) -> None:
         rows = await self._metadata.read(
@@ -146,6 +164,12 @@ class JobBoard:
 
     def of_kind(self, kind: str, job_ids: Iterable[int]) -> list[int]:
         return [job_id for job_id in job_ids if self._open[job_id].task.kind == kind]
+
+    def open_of_kind(self, kind: str) -> list[tuple[int, JobTask]]:
+        return [(job_id, job.task) for job_id, job in self._open.items() if job.task.kind == kind]
+
+    def is_open(self, job_id: int) -> bool:
+        return job_id in self._open
 
     def may_plan(self, partition_id: int) -> bool:
         """Whether the partition is in no job, and no job about it has failed just now."""
@@ -290,6 +314,10 @@ class JobBoard:
             if job is None:
                 return await self._answer_late(request)
             try:
+                finisher = self.finishers.get(job.task.kind)
+                if finisher is not None:
+                    await self._finish(job, finisher.finish(job.task, request))
+                    return JobVerdict(True)
                 swap = check_completion(job.task, request, self._epochs.floor)
                 await self._swap(job, swap, request)
             except SwapRefused as refused:
@@ -297,6 +325,17 @@ class JobBoard:
                 await self._give_back(job, str(refused), is_over=True)
                 return JobVerdict(False, str(refused))
             return JobVerdict(True)
+
+    async def _finish(self, job: _OpenJob, finish: Finish) -> None:
+        """Nothing of such a job is kept: there is one every few seconds, and its effect is seen elsewhere."""
+
+        def write(tx: Transaction) -> None:
+            finish.write(tx)
+            tx.execute("DELETE FROM jobs WHERE job_id = ?", (job.job_id,))
+
+        await self._metadata.transact(write)
+        del self._open[job.job_id]
+        await finish.apply()
 
     async def _swap(self, job: _OpenJob, swap: Swap, request: CompleteJob) -> None:
         await self._object_numbers.reserve(len(swap.objects))

@@ -1,7 +1,6 @@
 """Idempotent producers: what each has written, partition by partition, and what may come next."""
 
 import asyncio
-import struct
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -17,11 +16,16 @@ from braidlog.control.interface import (
     ProducerIdentity,
 )
 from braidlog.control.metadata import MetadataStore, Row, Transaction
-from braidlog.records.batch import SEQUENCE_END
+from braidlog.control.producer_partition import (
+    REMEMBERED,
+    ProducerPartition,
+    decode_gaps,
+    encode_gaps,
+    last_sequence,
+)
 from braidlog.runtime.clock import Clock
+from braidlog.runtime.limits import PRODUCER_IDS_OF_AGENTS_FROM
 
-BATCHES_REMEMBERED = 5
-"""Clients keep at most five requests in flight per connection, so a retry is always among the last five."""
 PRODUCER_EPOCH_MAX = (1 << 15) - 1
 
 _PRODUCER_ID_BLOCK = 1_000
@@ -30,16 +34,7 @@ _ACTIVITY_FRACTION = 24
 """Activity is written when it is older than this fraction of the expiration, not with every batch."""
 _UNCOUNTED_FRACTION = 8
 
-_OUT_OF_ORDER = int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-_DUPLICATE = int(ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
 _INVALID_EPOCH = int(ErrorCode.INVALID_PRODUCER_EPOCH)
-
-REMEMBERED = struct.Struct(">iiq")
-"""A batch as it is remembered: first sequence, last sequence, base offset. Persisted: keep it stable.
-
-There may be a million states: as tuples they would take ten times the memory, and be encoded whenever they are written.
-"""
-_OTHERS_BYTES = (BATCHES_REMEMBERED - 1) * REMEMBERED.size
 
 AppendedBatch = tuple[int, int, int, bytes]
 """Producer id, partition id, producer epoch, and the batch as it is remembered. Persisted: keep it stable."""
@@ -48,100 +43,6 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_earlier = msgspec.msgpack.Decoder(list[tuple[int, int, int]]).decode
 _remember = REMEMBERED.pack
 _decode_batches = msgspec.msgpack.Decoder(list[AppendedBatch]).decode
-
-
-class ProducerPartition:
-    """One producer's state in one partition. No state: epoch -1.
-
-    `batches` are the last ones, back to back, the newest last. `planned_*` are what the plan in progress would make of
-    it, and `planned_sequence` is the one that comes next.
-    """
-
-    __slots__ = (
-        "batches",
-        "epoch",
-        "partition_id",
-        "planned_batches",
-        "planned_epoch",
-        "planned_sequence",
-        "producer_id",
-        "touched",
-        "unsettled_from",
-    )
-
-    def __init__(self, producer_id: int, partition_id: int, epoch: int = -1, batches: bytes = b"") -> None:
-        self.producer_id = producer_id
-        self.partition_id = partition_id
-        self.epoch = self.planned_epoch = epoch
-        self.batches = self.planned_batches = batches
-        self.planned_sequence = _sequence_after(batches)
-        self.touched = False
-        """Whether the plan in progress changes it."""
-        self.unsettled_from = 0
-        """The first object that its row in the metadata does not know of; 0: it knows all. Until the row is written,
-        what it lacks is durable with the recent objects from there on."""
-
-    def judge(self, epoch: int, first: int, count: int, offset: int, any_start: bool) -> int:
-        """Plan the next batch, which would get `offset`.
-
-        0 accepts it; a positive number is the error code that refuses it; -1 - offset says that it is a duplicate of
-        the batch at that offset. `any_start`: without state, accept any first sequence.
-        """
-        planned_epoch = self.planned_epoch
-        last = first + count - 1
-        if last >= SEQUENCE_END:
-            last -= SEQUENCE_END
-        if epoch == planned_epoch:
-            batches = self.planned_batches
-            if first == self.planned_sequence:
-                self.planned_batches = batches[-_OTHERS_BYTES:] + _remember(first, last, offset)
-                self.planned_sequence = last + 1 if last + 1 < SEQUENCE_END else 0
-                return 0
-            for known_first, known_last, known_offset in REMEMBERED.iter_unpack(batches):
-                if known_first == first and known_last == last:
-                    return -1 - int(known_offset)
-            # Sequences wrap, so "before" means less than half the circle behind.
-            behind_oldest = (REMEMBERED.unpack_from(batches)[0] - first) % SEQUENCE_END
-            return _DUPLICATE if 0 < behind_oldest < SEQUENCE_END // 2 else _OUT_OF_ORDER
-        if epoch < planned_epoch:
-            return _INVALID_EPOCH
-        if first != 0 and not (any_start and planned_epoch < 0):
-            return _OUT_OF_ORDER
-        self.planned_epoch = epoch
-        self.planned_batches = _remember(first, last, offset)
-        self.planned_sequence = last + 1 if last + 1 < SEQUENCE_END else 0
-        return 0
-
-    def replay(self, epoch: int, batch: bytes) -> None:
-        """Take in a batch that was appended, unless it is known: offsets of a partition only grow."""
-        if self.batches and _base_offset(batch) <= _base_offset(self.batches):
-            return
-        self.epoch, self.batches = epoch, (self.batches[-_OTHERS_BYTES:] if epoch == self.epoch else b"") + batch
-        self.discard_plan()
-
-    def apply_plan(self) -> None:
-        self.epoch, self.batches, self.touched = self.planned_epoch, self.planned_batches, False
-
-    def discard_plan(self) -> None:
-        self.planned_epoch, self.planned_batches, self.touched = self.epoch, self.batches, False
-        self.planned_sequence = _sequence_after(self.batches)
-
-
-def _sequence_after(batches: bytes) -> int:
-    """What must follow the newest batch; -1 where there is none."""
-    if not batches:
-        return -1
-    last: int = REMEMBERED.unpack_from(batches, len(batches) - REMEMBERED.size)[1]
-    return last + 1 if last + 1 < SEQUENCE_END else 0
-
-
-def _last_sequence(batches: bytes) -> int:
-    return int(REMEMBERED.unpack_from(batches, len(batches) - REMEMBERED.size)[1])
-
-
-def _base_offset(batches: bytes) -> int:
-    """Of the newest batch."""
-    return int(REMEMBERED.unpack_from(batches, len(batches) - REMEMBERED.size)[2])
 
 
 @dataclass(slots=True, eq=False)
@@ -154,6 +55,12 @@ class Producer:
     active_ms: int = 0
     """As it stands in the metadata."""
     partitions: dict[int, ProducerPartition] = field(default_factory=dict)
+
+    @property
+    def may_start_anywhere(self) -> bool:
+        """Whether the first batch that a journal has of it may not be its first. An agent that gave out its id was not
+        asked by anybody who had written before."""
+        return self.adopted and self.producer_id < PRODUCER_IDS_OF_AGENTS_FROM
 
     def partition(self, partition_id: int) -> ProducerPartition:
         state = self.partitions.get(partition_id)
@@ -219,10 +126,10 @@ def decode_batches(data: bytes | None) -> list[AppendedBatch]:
 def write_producer_partitions(tx: Transaction, states: Iterable[ProducerPartition]) -> None:
     """As they are without the plan in progress. Who holds the turn waits for this, so they cannot change meanwhile."""
     tx.executemany(
-        "INSERT INTO producer_partitions (producer_id, partition_id, producer_epoch, batches) VALUES (?, ?, ?, ?)"
-        " ON CONFLICT (producer_id, partition_id) DO UPDATE SET producer_epoch = excluded.producer_epoch,"
-        " batches = excluded.batches",
-        ((state.producer_id, state.partition_id, state.epoch, state.batches) for state in states),
+        "INSERT INTO producer_partitions (producer_id, partition_id, producer_epoch, batches, gaps)"
+        " VALUES (?, ?, ?, ?, ?) ON CONFLICT (producer_id, partition_id) DO UPDATE SET"
+        " producer_epoch = excluded.producer_epoch, batches = excluded.batches, gaps = excluded.gaps",
+        ((each.producer_id, each.partition_id, each.epoch, each.batches, encode_gaps(each.gaps)) for each in states),
     )
 
 
@@ -235,12 +142,13 @@ def _stored_batches(data: bytes) -> bytes:
 
 def read_producer_partition(tx: Transaction, producer_id: int, partition_id: int) -> ProducerPartition:
     rows = tx.query(
-        "SELECT producer_epoch, batches FROM producer_partitions WHERE producer_id = ? AND partition_id = ?",
+        "SELECT producer_epoch, batches, gaps FROM producer_partitions WHERE producer_id = ? AND partition_id = ?",
         (producer_id, partition_id),
     )
     if not rows:
         return ProducerPartition(producer_id, partition_id)
-    return ProducerPartition(producer_id, partition_id, rows[0][0], _stored_batches(rows[0][1]))
+    epoch, batches, gaps = rows[0]
+    return ProducerPartition(producer_id, partition_id, epoch, _stored_batches(batches), decode_gaps(gaps))
 
 
 class Producers:
@@ -266,6 +174,8 @@ class Producers:
         self._ids = NumberBlocks(metadata, "producer_id", _PRODUCER_ID_BLOCK)
         self._cache: dict[int, Producer] = {}
         """In the order of last use."""
+        self.sequenced_until_ms: Callable[[], int] = clock.wall_ms
+        """What was journaled before this time is sequenced. What is not may be of producers that look silent."""
         self._uncounted = 0
 
     def start_plan(self) -> ProducerPlan:
@@ -278,7 +188,7 @@ class Producers:
         missing = [producer_id for producer_id in wanted if producer_id not in cache]
         if missing:
             cache.update(await self._metadata.read(lambda tx: _read_producers(tx, missing)))
-        deadline_ms = self._clock.wall_ms() - self._expiration_ms
+        deadline_ms = self._expired_ms()
         expired = [pid for pid in wanted if cache[pid].epoch >= 0 and cache[pid].active_ms <= deadline_ms]
         if expired:
             await self._delete(expired)
@@ -287,6 +197,10 @@ class Producers:
             cache[producer_id] = cache.pop(producer_id)
         self._evict(wanted, len(missing))
         return cache
+
+    def _expired_ms(self) -> int:
+        """Who was not active since then is forgotten."""
+        return min(self._clock.wall_ms(), self.sequenced_until_ms()) - self._expiration_ms
 
     async def _delete(self, producer_ids: list[int]) -> None:
         if any(_is_unsettled(self._cache[each]) for each in producer_ids if each in self._cache):
@@ -341,7 +255,7 @@ class Producers:
         count = 0
         while True:
             async with self._turn:
-                deadline_ms = self._clock.wall_ms() - self._expiration_ms
+                deadline_ms = self._expired_ms()
                 rows = await self._metadata.read(
                     lambda tx, limit_ms=deadline_ms: tx.query(  # type: ignore[misc]  # bound now, not at the call
                         "SELECT producer_id FROM producers WHERE active_ms <= ? ORDER BY active_ms LIMIT ?",
@@ -387,12 +301,12 @@ def _read_producers(tx: Transaction, producer_ids: list[int]) -> dict[int, Produ
         if not rows:
             continue
         producer.epoch, producer.adopted, producer.active_ms = rows[0][0], bool(rows[0][1]), rows[0][2]
-        for partition_id, epoch, batches in tx.query(
-            "SELECT partition_id, producer_epoch, batches FROM producer_partitions WHERE producer_id = ?",
+        for partition_id, epoch, batches, gaps in tx.query(
+            "SELECT partition_id, producer_epoch, batches, gaps FROM producer_partitions WHERE producer_id = ?",
             (producer_id,),
         ):
             producer.partitions[partition_id] = ProducerPartition(
-                producer_id, partition_id, epoch, _stored_batches(batches)
+                producer_id, partition_id, epoch, _stored_batches(batches), decode_gaps(gaps)
             )
     return found
 
@@ -406,7 +320,7 @@ def _read_writers(tx: Transaction, partition_ids: list[int]) -> list[PartitionPr
             (partition_id,),
         )
         writers = [
-            ActiveProducer(producer_id, epoch, _last_sequence(_stored_batches(batches)), active_ms, -1)
+            ActiveProducer(producer_id, epoch, last_sequence(_stored_batches(batches)), active_ms, -1)
             for producer_id, epoch, batches, active_ms in rows
         ]
         found.append(PartitionProducers(partition_id, writers))

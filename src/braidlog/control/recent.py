@@ -4,7 +4,7 @@ Without this, every object would touch as many places of several tables as it ha
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -13,12 +13,8 @@ import msgspec
 from braidlog.control.interface import IndexedExtent, ObjectSequenced, StoredObject
 from braidlog.control.metadata import MetadataStore, Row, Transaction
 from braidlog.control.partitions import PartitionState
-from braidlog.control.producers import (
-    ProducerPartition,
-    decode_batches,
-    read_producer_partition,
-    write_producer_partitions,
-)
+from braidlog.control.producer_partition import ProducerPartition
+from braidlog.control.producers import decode_batches, read_producer_partition, write_producer_partitions
 
 _INSERT = (
     "INSERT INTO extents (partition_id, base_offset, end_offset, object_number, position, length,"
@@ -40,6 +36,8 @@ class _RecentObject:
     """Of the partitions that it has extents of."""
     producers: list[ProducerPartition]
     """That it has batches of."""
+    others: Sequence[StoredObject]
+    """Whose extents are among its own: they had waited."""
 
 
 @dataclass(slots=True, eq=False)
@@ -92,13 +90,24 @@ class RecentExtents:
         self._batch_count = 0
         self.stored: dict[int, StoredObject] = {}
         """The objects of all recent extents, by number."""
+        self._needed_until: dict[int, int] = {}
+        """Objects that had extents waiting, and the newest object among whose extents some of theirs are."""
 
     async def recover(self) -> None:
         """At the start: settle what an earlier run left."""
         await self._metadata.transact(_recover)
 
-    def add(self, event: ObjectSequenced, states: list[PartitionState], producers: list[ProducerPartition]) -> None:
-        """Take in an object whose extents are durable. `states` are their partitions, one by one."""
+    def add(
+        self,
+        event: ObjectSequenced,
+        states: list[PartitionState],
+        producers: list[ProducerPartition],
+        others: Sequence[StoredObject] = (),
+    ) -> None:
+        """Take in an object whose extents are durable. `states` are their partitions, one by one.
+
+        Some of the extents may be of `others`, which are older.
+        """
         for extent, state in zip(event.extents, states, strict=True):
             if not state.recent:
                 self._states[state.partition_id] = state
@@ -108,7 +117,10 @@ class RecentExtents:
             if not producer.unsettled_from:
                 producer.unsettled_from = number
         self.stored[number] = event.object
-        self._objects.append(_RecentObject(event.object, states, producers))
+        for other in others:
+            self.stored[other.number] = other
+            self._needed_until[other.number] = number
+        self._objects.append(_RecentObject(event.object, states, producers, others))
         self._count += len(states)
         self._batch_count += len(producers)
 
@@ -148,7 +160,14 @@ class RecentExtents:
         while self._objects and self._objects[0].stored.number <= settling.done_number:
             recent = self._objects.popleft()
             self._batch_count -= len(recent.producers)
-            del self.stored[recent.stored.number]
+            number = recent.stored.number
+            if self._needed_until:
+                for stored in (recent.stored, *recent.others):
+                    if self._needed_until.get(stored.number, 0) <= number:
+                        self._needed_until.pop(stored.number, None)
+                        self.stored.pop(stored.number, None)
+            else:
+                del self.stored[number]
 
     async def settle(self, partition_ids: Iterable[int] | None = None) -> None:
         """Move all recent extents of these partitions. None: of all, and write what producers did."""

@@ -7,42 +7,27 @@ memory, written in one transaction, and only then becomes visible.
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import msgspec
+import structlog
 
 from braidlog.control.catalog import Catalog
 from braidlog.control.counters import NumberBlocks
 from braidlog.control.epochs import WriteEpochs
 from braidlog.control.error_codes import ErrorCode
 from braidlog.control.feed import Feed
-from braidlog.control.interface import (
-    BatchVerdict,
-    CommitObject,
-    ExtentVerdict,
-    IndexedExtent,
-    ObjectSequenced,
-    ObjectVerdict,
-    StoredObject,
-)
-from braidlog.control.metadata import MetadataConflict, MetadataStore, Row, Transaction
-from braidlog.control.partitions import PartitionState, TopicState
-from braidlog.control.producers import (
-    REMEMBERED,
-    AppendedBatch,
-    Producer,
-    ProducerPartition,
-    ProducerPlan,
-    Producers,
-    encode_batches,
-    write_producers,
-)
-from braidlog.control.recent import RecentExtents, Settling
-from braidlog.control.transaction_plans import AppendPlan
+from braidlog.control.held import HeldBatch, HeldBatches
+from braidlog.control.interface import CommitObject, ObjectVerdict
+from braidlog.control.journal_plan import JournalCounts, JournalPlan
+from braidlog.control.metadata import MetadataConflict, MetadataStore, Transaction
+from braidlog.control.producers import Producer, Producers
+from braidlog.control.recent import RecentExtents
+from braidlog.control.sequences import Sequences
+from braidlog.control.sequencing_plan import Pending, SequencingPlan
 from braidlog.control.transactions import Transactions
 from braidlog.objects.format import CorruptObject, decode_footer_bytes, extents_length
-from braidlog.objects.keys import parse_data_key
-from braidlog.objects.layout import KAFKA_BATCHES, ExtentEntry, Footer
+from braidlog.objects.keys import JOURNAL_PREFIX, parse_data_key, parse_journal_key
+from braidlog.objects.layout import KAFKA_BATCHES, Footer
 from braidlog.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.errors import BraidError, ControlUnavailable, Remedy
@@ -52,15 +37,12 @@ OBJECTS_WAITING_MAX = 10_000
 VERDICTS_REMEMBERED = 4_096
 """In memory, for retries that follow at once. Later ones are found in the metadata."""
 
-_REMEMBERED_BYTES = REMEMBERED.size
 _TRANSACTIONAL_OR_CONTROL = TRANSACTIONAL_BIT | CONTROL_BIT
 
 _STALE = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-_UNKNOWN_PARTITION = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-_UNKNOWN_TOPIC = int(ErrorCode.UNKNOWN_TOPIC_ID)
-_INVALID_RECORD = int(ErrorCode.INVALID_RECORD)
+_log = structlog.get_logger(__name__)
+_SEQUENCED_BEFORE = ObjectVerdict(0, [], "it was sequenced before")
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode_verdict = msgspec.msgpack.Decoder(ObjectVerdict).decode
 
 
@@ -74,224 +56,25 @@ class RefusedTogether(BraidError):
         self.error_code = int(error_code)
 
 
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    """An object that waits for its verdict."""
-
-    request: CommitObject
-    footer: Footer
-    done: asyncio.Future[ObjectVerdict]
-
-
-class _GroupPlan:
-    """What one group of objects would change. Touches only the `planned` side of the state."""
-
-    def __init__(
-        self,
-        catalog: Catalog,
-        producers: dict[int, Producer],
-        changes: ProducerPlan,
-        transactions: AppendPlan,
-        now_ms: int,
-    ) -> None:
-        self._topics = catalog.topics
-        self._producers = producers
-        self._changes = changes
-        self.transactions = transactions
-        self._now_ms = now_ms
-        self._partitions: dict[int, PartitionState] = {}
-        self._object_rows: list[Row] = []
-        self._recent_rows: list[Row] = []
-        self._producer_rows: list[Row] = []
-        self._recent: list[tuple[ObjectSequenced, list[PartitionState], list[ProducerPartition]]] = []
-        """With the partition of each extent, and the producer of each batch that has one."""
-        self._settling: Settling | None = None
-        self.verdicts: list[tuple[_Waiting, ObjectVerdict, bytes]] = []
-        self.events: list[ObjectSequenced] = []
-        self.extent_count = 0
-        self.batch_count = 0
-        """Of idempotent producers."""
-
-    def add(self, waiting: _Waiting, number: int) -> None:
-        # This runs for every extent, and its inner loop for every batch, that the whole cluster writes: so it is one
-        # function, and what is looked up often is looked up once.
-        topics, partitions, producers, changes = self._topics, self._partitions, self._producers, self._changes
-        transactions = self.transactions
-        answers: list[ExtentVerdict] = []
-        indexed: list[IndexedExtent] = []
-        states: list[PartitionState] = []
-        batches: list[AppendedBatch] = []
-        writers: list[ProducerPartition] = []
-        for extent in waiting.footer.extents:
-            topic = topics.get(extent.topic_id)
-            index = extent.partition
-            if topic is None or index >= len(topic.partitions) or extent.payload != KAFKA_BATCHES:
-                answers.append(_refuse(extent, topic))
-                continue
-            state = topic.partitions[index]
-            partition_id = state.partition_id
-            verdicts: list[BatchVerdict] = []
-            offset = run_offset = state.planned_next_offset
-            position = run_position = extent.position
-            run_timestamp_ms = -1
-            accepted_bytes = 0
-            for batch in extent.batches:
-                code = 0
-                if batch.attributes & CONTROL_BIT:
-                    code = _INVALID_RECORD
-                elif (producer_id := batch.producer_id) >= 0:
-                    sequence, epoch = batch.base_sequence, batch.producer_epoch
-                    producer = producers[producer_id]
-                    known = producer.partitions.get(partition_id) or producer.partition(partition_id)
-                    if batch.attributes & TRANSACTIONAL_BIT or state.open_transactions or transactions.firsts:
-                        code = transactions.admit(batch, state)
-                    if sequence < 0 or epoch < 0:
-                        code = _INVALID_RECORD
-                    elif code == 0:
-                        code = known.judge(epoch, sequence, batch.offset_count, offset, producer.adopted)
-                    if code == 0:
-                        batches.append((producer_id, partition_id, epoch, known.planned_batches[-_REMEMBERED_BYTES:]))
-                        writers.append(known)
-                        if not known.touched:
-                            changes.touch(producer, known)
-                        if batch.attributes & TRANSACTIONAL_BIT:
-                            transactions.append(batch, state, offset)
-                elif batch.attributes & TRANSACTIONAL_BIT:
-                    code = _INVALID_RECORD
-                if code == 0:
-                    verdicts.append(BatchVerdict(0, offset))
-                    offset += batch.offset_count
-                    position += batch.length
-                    if batch.timestamp_ms_max > run_timestamp_ms:  # noqa: PLR1730 - a call per batch would be felt
-                        run_timestamp_ms = batch.timestamp_ms_max
-                    continue
-                verdicts.append(BatchVerdict(code, -1) if code > 0 else BatchVerdict(0, -1 - code, True))
-                if position > run_position:
-                    length = position - run_position
-                    earliest_ms = min(extent.timestamp_ms_min, run_timestamp_ms)
-                    indexed.append(
-                        IndexedExtent(
-                            partition_id,
-                            run_offset,
-                            offset,
-                            number,
-                            run_position,
-                            length,
-                            earliest_ms,
-                            run_timestamp_ms,
-                        )
-                    )
-                    states.append(state)
-                    accepted_bytes += length
-                position += batch.length
-                run_position, run_offset, run_timestamp_ms = position, offset, -1
-            if position > run_position:
-                length = position - run_position
-                earliest_ms, latest_ms = extent.timestamp_ms_min, extent.timestamp_ms_max
-                if run_position != extent.position:
-                    earliest_ms, latest_ms = min(earliest_ms, run_timestamp_ms), run_timestamp_ms
-                indexed.append(
-                    IndexedExtent(
-                        partition_id, run_offset, offset, number, run_position, length, earliest_ms, latest_ms
-                    )
-                )
-                states.append(state)
-                accepted_bytes += length
-            if accepted_bytes:
-                state.planned_next_offset = offset
-                state.planned_size_bytes += accepted_bytes
-                partitions[partition_id] = state
-            answers.append(ExtentVerdict(state.log_start_offset, verdicts))
-        request = waiting.request
-        self._add_object(waiting, number, ObjectVerdict(0, answers), len(indexed))
-        if indexed:
-            stored = StoredObject(number, request.key, request.size)
-            event = ObjectSequenced(stored, indexed, transactions.take_opened())
-            self.events.append(event)
-            self.extent_count += len(indexed)
-            self.batch_count += len(batches)
-            self._recent_rows.append((number, _encode(indexed), encode_batches(batches)))
-            self._recent.append((event, states, writers))
-
-    def _add_object(self, waiting: _Waiting, number: int, verdict: ObjectVerdict, extent_count: int) -> None:
-        request, footer = waiting.request, waiting.footer
-        encoded = _encode(verdict)
-        self._object_rows.append(
-            (
-                number,
-                footer.nonce,
-                request.key,
-                request.size,
-                footer.write_epoch,
-                self._now_ms,
-                extent_count,
-                None if extent_count else self._now_ms,
-                encoded,
-            )
-        )
-        self.verdicts.append((waiting, verdict, encoded))
-
-    def prepare(self, settling: Settling) -> None:
-        """Turn the plan into rows, so that the writing thread need not touch what the event loop uses."""
-        self._settling = settling
-        self._producer_rows = self._changes.rows()
-
-    def write(self, tx: Transaction) -> dict[bytes, bytes | None]:
-        """Write everything, or nothing and return the verdicts of objects that were sequenced before, by nonce."""
-        repeated: dict[bytes, bytes | None] = {}
-        for row in self._object_rows:
-            repeated.update(tx.query("SELECT nonce, verdict FROM objects WHERE nonce = ?", (row[1],)))
-        if repeated:
-            return repeated
-        tx.executemany(
-            "INSERT INTO objects (number, nonce, object_key, size_bytes, write_epoch, committed_ms, live_count,"
-            " unreferenced_ms, verdict) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            self._object_rows,
-        )
-        tx.executemany(
-            "INSERT INTO recent_objects (number, extents, producer_batches) VALUES (?, ?, ?)", self._recent_rows
-        )
-        write_producers(tx, self._producer_rows)
-        self.transactions.write(tx)
-        if self._settling is not None:
-            self._settling.write(tx)
-        return repeated
-
-    def apply(self, recent: RecentExtents) -> None:
-        for state in self._partitions.values():
-            state.apply_plan()
-        self._changes.apply()
-        if self._settling is not None:
-            recent.settled(self._settling)
-        for event, states, writers in self._recent:
-            recent.add(event, states, writers)
-
-    def discard(self) -> None:
-        for state in self._partitions.values():
-            state.discard_plan()
-        self._changes.discard()
-
-
-def _refuse(extent: ExtentEntry, topic: TopicState | None) -> ExtentVerdict:
-    if topic is None:
-        code = _UNKNOWN_TOPIC
-    elif extent.partition >= len(topic.partitions):
-        code = _UNKNOWN_PARTITION
-    else:
-        code = _INVALID_RECORD
-    return ExtentVerdict(-1, [BatchVerdict(code, -1)] * len(extent.batches))
-
-
 def _read_footer(request: CommitObject) -> Footer:
     footer = decode_footer_bytes(request.footer)
-    if parse_data_key(request.key).write_epoch != footer.write_epoch:
+    if request.key.startswith(JOURNAL_PREFIX):
+        parse_journal_key(request.key)
+    elif parse_data_key(request.key).write_epoch != footer.write_epoch:
         raise CorruptObject(f"{request.key} names another write epoch than its footer, {footer.write_epoch}")
     if extents_length(footer) > request.size:
         raise CorruptObject(f"the extents of {request.key} do not fit into its {request.size} bytes")
     return footer
 
 
-def _producer_ids(group: list[_Waiting]) -> dict[int, None]:
+def _pending(request: CommitObject, footer: Footer, done: asyncio.Future[ObjectVerdict]) -> Pending:
+    if not request.key.startswith(JOURNAL_PREFIX):
+        return Pending(request, footer, done)
+    place = parse_journal_key(request.key)
+    return Pending(request, footer, done, (place.incarnation, place.sequence), place.slot)
+
+
+def _producer_ids(group: list[Pending]) -> dict[int, None]:
     """In the order in which they are first met."""
     found: dict[int, None] = {}
     for waiting in group:
@@ -314,8 +97,11 @@ class Sequencer:
         recent: RecentExtents,
         transactions: Transactions,
         numbers: NumberBlocks,
+        sequences: Sequences,
+        held: HeldBatches,
         feed: Feed,
         clock: Clock,
+        held_batches_max: int,
     ) -> None:
         """`numbers` are those of the objects: whatever is sequenced has one, in the order in which it is."""
         self._metadata = metadata
@@ -328,8 +114,14 @@ class Sequencer:
         self._clock = clock
         self._transactions = transactions
         self._numbers = numbers
-        self._queue: deque[_Waiting] = deque()
-        self._waiting: dict[bytes, _Waiting] = {}
+        self._sequences = sequences
+        self._held = held
+        self._held_batches_max = held_batches_max
+        self.is_behind: Callable[[], bool] = lambda: False
+        """Whether journals that were written while nobody could be asked are not sequenced yet."""
+        self.journal_counts = JournalCounts()
+        self._queue: deque[Pending] = deque()
+        self._waiting: dict[bytes, Pending] = {}
         """By nonce, queued or in flight: a second commit of the same object waits for the same verdict."""
         self._verdicts: OrderedDict[bytes, bytes] = OrderedDict()
         """By nonce, encoded: hundreds of thousands of small objects would make the garbage collector slow."""
@@ -349,7 +141,7 @@ class Sequencer:
             done: asyncio.Future[ObjectVerdict] = asyncio.get_running_loop().create_future()
             # An error is no surprise where every caller has gone away meanwhile.
             done.add_done_callback(lambda future: future.cancelled() or future.exception())
-            waiting = self._waiting[nonce] = _Waiting(request, footer, done)
+            waiting = self._waiting[nonce] = _pending(request, footer, done)
             self._queue.append(waiting)
             if self._worker is None:
                 self._worker = asyncio.create_task(self._work(), name="sequencer")
@@ -371,7 +163,7 @@ class Sequencer:
         unawaited: asyncio.Future[ObjectVerdict] = asyncio.get_running_loop().create_future()
         try:
             for request, footer in zip(requests, footers, strict=True):
-                plan.add(_Waiting(request, footer, unawaited), self._numbers.take())
+                plan.add(Pending(request, footer, unawaited), self._numbers.take())
             plan.prepare(self._recent_extents.make_room(plan.extent_count, plan.batch_count))
             verdicts = [verdict for _, verdict, _ in plan.verdicts]
 
@@ -414,11 +206,21 @@ class Sequencer:
             while self._queue:
                 async with self._turn:
                     await self._commit_group(self._take_group())
+                    if self._held.count > self._held_batches_max:
+                        await self._give_up_oldest()
         finally:
             self._worker = None
 
-    def _take_group(self) -> list[_Waiting]:
-        group: list[_Waiting] = []
+    async def _give_up_oldest(self) -> None:
+        """Too many wait. Some more go than must, so that not each commit has to look for the oldest."""
+        excess = self._held.count - self._held_batches_max + self._held_batches_max // 10
+        try:
+            await self.give_up(self._held.oldest(excess))
+        except BraidError as error:
+            _log.warning("batches that wait too long could not be appended", error=str(error), help=error.help)
+
+    def _take_group(self) -> list[Pending]:
+        group: list[Pending] = []
         extent_count = 0
         while self._queue:
             extent_count += len(self._queue[0].footer.extents)
@@ -427,7 +229,7 @@ class Sequencer:
             group.append(self._queue.popleft())
         return group
 
-    async def _commit_group(self, group: list[_Waiting]) -> None:
+    async def _commit_group(self, group: list[Pending]) -> None:
         try:
             while group:
                 group = await self._try_group(group)
@@ -441,21 +243,21 @@ class Sequencer:
         except Exception as error:  # noqa: BLE001 - whatever went wrong is the answer to every caller of the group
             self._fail(group, error)
 
-    def _fail(self, group: list[_Waiting], error: Exception) -> None:
+    def _fail(self, group: list[Pending], error: Exception) -> None:
         for waiting in group:
             self._waiting.pop(waiting.footer.nonce, None)
             if not waiting.done.done():
                 waiting.done.set_exception(error)
 
-    async def _try_group(self, group: list[_Waiting]) -> list[_Waiting]:
+    async def _try_group(self, group: list[Pending]) -> list[Pending]:
         """Sequence the group; returns what is left to do, where some of it turned out to be there already."""
         await self._numbers.reserve(len(group))
         producers = await self._producers.load(_producer_ids(group))
         plan = self._start_plan(producers)
-        stale: list[_Waiting] = []
+        stale: list[Pending] = []
         try:
             for waiting in group:
-                if self._epochs.refusal(waiting.footer.write_epoch, waiting.footer.incarnation) is not None:
+                if self._is_over(waiting):
                     stale.append(waiting)
                 else:
                     plan.add(waiting, self._numbers.take())
@@ -474,7 +276,7 @@ class Sequencer:
             await self._refuse_stale(stale)
         if not repeated:
             return []
-        rest: list[_Waiting] = []
+        rest: list[Pending] = []
         for waiting, _, _ in plan.verdicts:
             if waiting.footer.nonce in repeated:
                 self._finish_known(waiting, repeated[waiting.footer.nonce])
@@ -482,22 +284,47 @@ class Sequencer:
                 rest.append(waiting)
         return rest
 
-    def _start_plan(self, producers: dict[int, Producer]) -> _GroupPlan:
-        return _GroupPlan(
+    async def give_up(self, batches: Sequence[HeldBatch]) -> None:
+        """Append these batches, which wait for others, and what they keep waiting. Called by who holds the turn."""
+        await self._numbers.reserve(1)
+        producers = await self._producers.load(dict.fromkeys(batch.producer_id for batch in batches))
+        plan = self._start_plan(producers)
+        try:
+            plan.give_up(list(batches), self._catalog.partitions, self._numbers.take())
+            plan.prepare(self._recent_extents.make_room(plan.extent_count, plan.batch_count))
+            await self._metadata.transact(plan.write)
+        except BaseException:
+            plan.discard()
+            raise
+        self._apply(plan)
+
+    def _is_over(self, waiting: Pending) -> bool:
+        """Whether the object can only have been sequenced before, or never."""
+        if waiting.journal is not None:
+            return self._sequences.is_sequenced(waiting.journal, waiting.slot)
+        return self._epochs.refusal(waiting.footer.write_epoch, waiting.footer.incarnation) is not None
+
+    def _start_plan(self, producers: dict[int, Producer]) -> SequencingPlan:
+        changes = self._producers.start_plan()
+        now_ms = self._clock.wall_ms()
+        return SequencingPlan(
             self._catalog,
             producers,
-            self._producers.start_plan(),
+            changes,
             self._transactions.start_plan(),
-            self._clock.wall_ms(),
+            JournalPlan(self._sequences, self._held, changes, now_ms),
+            now_ms,
+            is_behind=self.is_behind(),
         )
 
-    def _apply(self, plan: _GroupPlan) -> None:
+    def _apply(self, plan: SequencingPlan) -> None:
         """The plan is durable: now it is visible."""
         plan.apply(self._recent_extents)
+        plan.journal.apply(self.journal_counts)
         self._transactions.applied(plan.transactions)
         self._feed.publish(plan.events)
 
-    async def _refuse_stale(self, stale: list[_Waiting]) -> None:
+    async def _refuse_stale(self, stale: list[Pending]) -> None:
         """Of these, only objects that were sequenced before get an answer other than no."""
 
         def look_up(tx: Transaction) -> dict[bytes, bytes | None]:
@@ -510,15 +337,18 @@ class Sequencer:
         for waiting in stale:
             self._finish_known(waiting, known.get(waiting.footer.nonce))
 
-    def _finish_known(self, waiting: _Waiting, verdict: bytes | None) -> None:
+    def _finish_known(self, waiting: Pending, verdict: bytes | None) -> None:
         if verdict is not None:
             self._finish(waiting, _decode_verdict(verdict), verdict)
+            return
+        if waiting.journal is not None:
+            self._finish(waiting, _SEQUENCED_BEFORE, None)
             return
         footer = waiting.footer
         reason = self._epochs.refusal(footer.write_epoch, footer.incarnation) or "it was sequenced before"
         self._finish(waiting, ObjectVerdict(_STALE, [], f"{waiting.request.key}: {reason}"), None)
 
-    def _finish(self, waiting: _Waiting, verdict: ObjectVerdict, encoded: bytes | None) -> None:
+    def _finish(self, waiting: Pending, verdict: ObjectVerdict, encoded: bytes | None) -> None:
         nonce = waiting.footer.nonce
         self._waiting.pop(nonce, None)
         if encoded is not None:

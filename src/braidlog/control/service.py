@@ -1,10 +1,7 @@
 """The control plane itself: all its parts behind the one interface, in this process."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
-
-import structlog
+from collections.abc import Awaitable, Callable
 
 from braidlog.control.agents import AgentRegistry
 from braidlog.control.catalog import Catalog
@@ -15,11 +12,9 @@ from braidlog.control.epochs import WriteEpochs
 from braidlog.control.extent_index import ExtentIndex
 from braidlog.control.feed import Feed
 from braidlog.control.groups import GroupCoordinator
+from braidlog.control.held import HeldBatches
 from braidlog.control.interface import (
     EXPIRE,
-    AddedPartitions,
-    AddGroupToTransaction,
-    AddPartitionsToTransaction,
     AgentHeartbeat,
     AgentLeave,
     AlterClientQuotas,
@@ -28,84 +23,61 @@ from braidlog.control.interface import (
     BoundsRequest,
     CommitObject,
     CommitObjects,
-    CommitOffsets,
-    CommitOffsetsAnswer,
     CommittedObjects,
-    CommitTransactionOffsets,
     CompactionRequested,
     CompleteJob,
-    ConsumerGroupDescriptions,
-    ConsumerHeartbeat,
-    ConsumerHeartbeatAnswer,
     CreatePartitions,
     CreateTopics,
     DeletedRecords,
-    DeleteGroups,
-    DeleteOffsets,
-    DeleteOffsetsAnswer,
     DeleteRecords,
     DeleteTopics,
-    DescribeConsumerGroups,
-    DescribeGroups,
-    DescribeProducers,
-    DescribeTransactions,
+    DescribeJournals,
     Done,
-    EndTransaction,
+    EndSequence,
     FailJob,
     FeedPage,
     FeedRequest,
     FenceAgent,
-    FetchOffsets,
-    FetchOffsetsAnswer,
-    FindAborted,
     FindExtents,
     FindTimestamp,
-    FoundAborted,
     FoundExtents,
-    GroupDescriptions,
-    GroupHeartbeat,
-    GroupListings,
-    GroupOutcomes,
     HeartbeatAnswer,
     HeartbeatJob,
     InitProducerId,
     JobHeartbeat,
     JobListings,
     JobVerdict,
-    JoinAnswer,
-    JoinGroup,
+    JournalDescription,
     LeaseWriteEpoch,
-    LeaveAnswer,
-    LeaveGroup,
-    ListGroups,
     ListJobs,
-    ListTransactions,
     ObjectVerdict,
     Outcome,
-    ProducerDescriptions,
     ProducerIdentity,
     QuotaOutcomes,
     RegisterAgent,
     Registered,
     RequestCompaction,
+    RequestScan,
+    ScanRequested,
     Snapshot,
     SnapshotRequest,
-    SyncAnswer,
-    SyncGroup,
     TakeJob,
     TakenJob,
     TopicOutcomes,
-    TransactionDescriptions,
-    TransactionListings,
     WriteLease,
 )
 from braidlog.control.job_planner import JobPlanner
 from braidlog.control.jobs import JobBoard
+from braidlog.control.journal_closing import JournalCloser
+from braidlog.control.journal_pace import ReplayPace
+from braidlog.control.journals import LIGHTNING, Journals
 from braidlog.control.metadata import MetadataStore, Transaction
 from braidlog.control.producers import Producers
 from braidlog.control.recent import RecentExtents
 from braidlog.control.retention import Retention
 from braidlog.control.sequencer import Sequencer
+from braidlog.control.sequences import Sequences
+from braidlog.control.service_groups import GroupCalls
 from braidlog.control.settings import ControlSettings
 from braidlog.control.sweeper import Sweeper
 from braidlog.control.transactions import Transactions
@@ -113,35 +85,24 @@ from braidlog.control.writers import Writers
 from braidlog.objects.store import Store
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
-from braidlog.runtime.errors import BraidError, ControlUnavailable, DeadlineExceeded, Fenced
+from braidlog.runtime.errors import ControlUnavailable
 
-T = TypeVar("T")
-
-_log = structlog.get_logger(__name__)
-
-CHANGES_IN_FLIGHT_MAX = 10_000
 _OBJECT_NUMBER_BLOCK = 10_000
 
 
-class ControlService:
+class ControlService(GroupCalls):
     """Implements `ControlPlane`. `start` takes over the metadata store: any earlier holder is fenced off."""
 
     def __init__(
         self, metadata: MetadataStore, store: Store, clock: Clock, entropy: Entropy, settings: ControlSettings
     ) -> None:
+        super().__init__(clock, entropy)
         self._metadata = metadata
         self._store = store
-        self._clock = clock
-        self._entropy = entropy
         self.settings = settings
         self.cluster_id = ""
         self._turn = asyncio.Lock()
         """Whoever changes the state holds it from planning until the change is durable and visible."""
-        self._changes: set[asyncio.Task[Any]] = set()
-        self._loops: list[asyncio.Task[None]] = []
-        self._running = False
-        self.fenced = asyncio.Event()
-        """Set when another control plane has taken over: this one must be closed."""
 
     async def start(self) -> None:
         metadata, turn, clock, settings = self._metadata, self._turn, self._clock, self.settings
@@ -186,6 +147,7 @@ class ControlService:
             clock=clock,
             settings=settings.transactions,
         )
+        sequences, held = Sequences(), HeldBatches()
         self.sequencer = Sequencer(
             metadata=metadata,
             turn=turn,
@@ -195,8 +157,11 @@ class ControlService:
             recent=self.recent,
             transactions=self.transactions,
             numbers=numbers,
+            sequences=sequences,
+            held=held,
             feed=self.feed,
             clock=clock,
+            held_batches_max=settings.journals.held_batches_max,
         )
         self.writers = Writers(
             metadata,
@@ -236,6 +201,29 @@ class ControlService:
             heartbeat_interval_s=settings.heartbeat_interval_s,
             session_timeout_s=settings.session_timeout_s,
         )
+        self.journals = Journals(
+            metadata=metadata,
+            turn=turn,
+            catalog=self.catalog,
+            agents=self.agents,
+            board=self.jobs,
+            sequencer=self.sequencer,
+            sequences=sequences,
+            held=held,
+            clock=clock,
+            settings=settings.journals,
+        )
+        self.sequencer.is_behind = self.journals.is_behind
+        self.producers.sequenced_until_ms = self.journals.sequenced_until_ms
+        self.replay_pace = ReplayPace(clock, files_per_s=settings.journals.replay_files_per_s)
+        self.journal_closer = JournalCloser(
+            metadata=metadata,
+            turn=turn,
+            sequences=sequences,
+            store=self._store,
+            clock=clock,
+            sequence_age_s=settings.journals.sequence_age_s,
+        )
         self.retention = Retention(
             metadata=metadata,
             turn=turn,
@@ -255,6 +243,7 @@ class ControlService:
             unreferenced_grace_ms=int(settings.unreferenced_grace_s * 1000),
             full_sweep_interval_ms=int(settings.full_sweep_interval_s * 1000),
         )
+        self.sweeper.may_delete = self.journal_closer.may_delete
         await self.recent.recover()
         await self.catalog.load()
         await self.quotas.load()
@@ -262,21 +251,15 @@ class ControlService:
         await self.writers.load()
         await self.jobs.load()
         await self.agents.load()
+        await self.journals.load()
         await self.groups.start()
         await self.transactions.load()
         self._running = True
-        self._start_loops()
+        self._start_loops(self._steps())
 
     async def close(self) -> None:
         """Finish what is in flight, then let go of the metadata store."""
-        self._running = False
-        for loop in self._loops:
-            loop.cancel()
-        if self._loops:
-            await asyncio.wait(self._loops)
-            self._loops.clear()
-        if self._changes:
-            await asyncio.wait(self._changes)
+        await self._stop()
         if self.cluster_id:
             self.feed.wake()
             await self.sequencer.close()
@@ -308,6 +291,7 @@ class ControlService:
 
     async def _sweep(self) -> None:
         swept = await self.sweeper.run_once()
+        await self.journal_closer.run_once()
         if swept.orphan_count or swept.unreferenced_count:
             detail = f"{swept.unreferenced_count} unreferenced objects and {swept.orphan_count} orphans deleted"
             await self.jobs.note_done(EXPIRE, "sweeper", 0, detail)
@@ -321,9 +305,9 @@ class ControlService:
 
     # ── what runs on its own ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _start_loops(self) -> None:
+    def _steps(self) -> list[tuple[str, float, Callable[[], Awaitable[object]]]]:
         settings = self.settings
-        steps: list[tuple[str, float, Callable[[], Awaitable[object]]]] = [
+        return [
             ("write epochs", settings.epoch_interval_s, self.epochs.advance),
             ("agent sessions", settings.heartbeat_interval_s, self.agents.expire_once),
             ("retention", settings.retention_interval_s, self._expire),
@@ -335,51 +319,9 @@ class ControlService:
             ("overdue transactions", settings.transactions.timeout_check_interval_s, self.transactions.abort_overdue),
             ("transactional id expiry", settings.transactions.expiry_check_interval_s, self.transactions.expire_once),
             ("writer expiry", settings.writer_expiration_s / 24, self.writers.expire_once),
+            ("journal scans", settings.journals.scan_interval_s, self.journals.plan_once),
+            ("gaps of journals", settings.journals.gap_s / 4, self.journals.give_up_once),
         ]
-        self._loops = [
-            asyncio.create_task(self._repeat(name, interval_s, step), name=name) for name, interval_s, step in steps
-        ]
-
-    async def _repeat(self, name: str, interval_s: float, step: Callable[[], Awaitable[object]]) -> None:
-        entropy = self._entropy.fork(name)
-        while True:
-            # Jitter, so that the steps of many clusters, or of one, do not fall on the same moment.
-            await self._clock.sleep(interval_s * entropy.uniform(0.9, 1.1))
-            try:
-                await self._change(step())
-            except Fenced:
-                return
-            except BraidError as error:
-                _log.warning(
-                    "background step failed, will be tried again", step=name, error=str(error), help=error.help
-                )
-
-    # ── how calls run ─────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def _change(self, work: Awaitable[T]) -> T:
-        """Run to the end even where the caller gives up: a change half seen would leave memory and metadata apart."""
-        task: asyncio.Task[T] = asyncio.ensure_future(work)
-        self._changes.add(task)
-        task.add_done_callback(self._changed)
-        return await asyncio.shield(task)
-
-    def _changed(self, task: asyncio.Task[Any]) -> None:
-        self._changes.discard(task)
-        if not task.cancelled() and isinstance(task.exception(), Fenced):
-            self.fenced.set()
-
-    async def _within(self, timeout_s: float | None, work: Coroutine[Any, Any, T], *, change: bool = False) -> T:
-        if not self._running or (change and len(self._changes) >= CHANGES_IN_FLIGHT_MAX):
-            work.close()
-            raise ControlUnavailable("the control plane is not running, or has too much to do")
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await (self._change(work) if change else work)
-        except TimeoutError:
-            raise DeadlineExceeded(f"no answer within {timeout_s} s") from None
-        except Fenced:
-            self.fenced.set()
-            raise
 
     # ── the change feed ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -407,6 +349,8 @@ class ControlService:
 
     async def register_agent(self, request: RegisterAgent, *, timeout_s: float | None = None) -> Registered:
         info = await self._within(timeout_s, self.agents.register(request), change=True)
+        if request.journals:
+            await self._within(timeout_s, self.journals.agent_journals(), change=True)
         return Registered(
             node_id=info.node_id,
             cluster_id=self.cluster_id,
@@ -419,7 +363,8 @@ class ControlService:
         if not self._running:
             raise ControlUnavailable("the control plane is not running")
         known = self.agents.heartbeat(request)
-        return HeartbeatAnswer(known, self.epochs.current, self._metadata.fencing_epoch)
+        replayed = self.journals.scans_replayed
+        return HeartbeatAnswer(known, self.epochs.current, self._metadata.fencing_epoch, replayed)
 
     async def leave_agent(self, request: AgentLeave, *, timeout_s: float | None = None) -> Done:
         await self._within(timeout_s, self.agents.leave(request), change=True)
@@ -448,7 +393,17 @@ class ControlService:
         return await self._within(timeout_s, self.catalog.create_partitions(request), change=True)
 
     async def alter_configs(self, request: AlterConfigs, *, timeout_s: float | None = None) -> Outcome:
-        return await self._within(timeout_s, self.catalog.alter_configs(request), change=True)
+        return await self._within(timeout_s, self._alter_configs(request), change=True)
+
+    async def _alter_configs(self, request: AlterConfigs) -> Outcome:
+        before = self.catalog.topics_of_type(LIGHTNING)
+        outcome = await self.catalog.alter_configs(request)
+        after = frozenset(topic.info.topic_id for topic in self.catalog.topics_of_type(LIGHTNING))
+        if any(topic.info.topic_id not in after for topic in before):
+            # Classic from now on, though some of their batches are still to be sequenced.
+            self.journals.want_scan()
+            await self.journals.plan_once()
+        return outcome
 
     async def alter_client_quotas(self, request: AlterClientQuotas, *, timeout_s: float | None = None) -> QuotaOutcomes:
         return await self._within(timeout_s, self.quotas.alter(request), change=True)
@@ -456,7 +411,13 @@ class ControlService:
     # ── sequencer and index ───────────────────────────────────────────────────────────────────────────────────────
 
     async def commit_object(self, request: CommitObject, *, timeout_s: float | None = None) -> ObjectVerdict:
-        return await self._within(timeout_s, self.sequencer.commit(request))
+        return await self._within(timeout_s, self._commit_object(request))
+
+    async def _commit_object(self, request: CommitObject) -> ObjectVerdict:
+        if not request.replayed:
+            return await self.sequencer.commit(request)
+        async with self.replay_pace.turn():
+            return await self.sequencer.commit(request)
 
     async def find_extents(self, request: FindExtents, *, timeout_s: float | None = None) -> FoundExtents:
         return await self._within(timeout_s, self.index.find_extents(request))
@@ -479,44 +440,6 @@ class ControlService:
 
     async def commit_objects(self, request: CommitObjects, *, timeout_s: float | None = None) -> CommittedObjects:
         return await self._within(timeout_s, self.writers.commit(request), change=True)
-
-    # ── transactions ──────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def add_partitions_to_transaction(
-        self, request: AddPartitionsToTransaction, *, timeout_s: float | None = None
-    ) -> AddedPartitions:
-        return await self._within(timeout_s, self.transactions.add_partitions(request), change=True)
-
-    async def add_group_to_transaction(
-        self, request: AddGroupToTransaction, *, timeout_s: float | None = None
-    ) -> Outcome:
-        return await self._within(timeout_s, self.transactions.add_group(request), change=True)
-
-    async def commit_transaction_offsets(
-        self, request: CommitTransactionOffsets, *, timeout_s: float | None = None
-    ) -> CommitOffsetsAnswer:
-        return await self._within(timeout_s, self.transactions.commit_offsets(request), change=True)
-
-    async def end_transaction(self, request: EndTransaction, *, timeout_s: float | None = None) -> ProducerIdentity:
-        return await self._within(timeout_s, self.transactions.end(request), change=True)
-
-    async def find_aborted(self, request: FindAborted, *, timeout_s: float | None = None) -> FoundAborted:
-        return await self._within(timeout_s, self.transactions.queries.find_aborted(request))
-
-    async def describe_transactions(
-        self, request: DescribeTransactions, *, timeout_s: float | None = None
-    ) -> TransactionDescriptions:
-        return await self._within(timeout_s, self.transactions.queries.describe(request))
-
-    async def list_transactions(
-        self, request: ListTransactions, *, timeout_s: float | None = None
-    ) -> TransactionListings:
-        return await self._within(timeout_s, self.transactions.queries.list(request))
-
-    async def describe_producers(
-        self, request: DescribeProducers, *, timeout_s: float | None = None
-    ) -> ProducerDescriptions:
-        return await self._within(timeout_s, self.transactions.queries.describe_producers(request), change=True)
 
     # ── jobs ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -545,45 +468,18 @@ class ControlService:
     ) -> CompactionRequested:
         return await self._within(timeout_s, self.planner.request_compaction(request), change=True)
 
-    # ── consumer groups ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── journals ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def join_group(self, request: JoinGroup, *, timeout_s: float | None = None) -> JoinAnswer:
-        return await self._within(timeout_s, self.groups.join_group(request))
+    async def request_scan(self, request: RequestScan, *, timeout_s: float | None = None) -> ScanRequested:
+        return await self._within(timeout_s, self.journals.request_scan(request), change=True)
 
-    async def sync_group(self, request: SyncGroup, *, timeout_s: float | None = None) -> SyncAnswer:
-        return await self._within(timeout_s, self.groups.sync_group(request))
+    async def end_sequence(self, request: EndSequence, *, timeout_s: float | None = None) -> Done:
+        await self._within(timeout_s, self.journals.end_sequence(request), change=True)
+        return Done()
 
-    async def heartbeat_group(self, request: GroupHeartbeat, *, timeout_s: float | None = None) -> Outcome:
-        return await self._within(timeout_s, self.groups.heartbeat_group(request))
-
-    async def leave_group(self, request: LeaveGroup, *, timeout_s: float | None = None) -> LeaveAnswer:
-        return await self._within(timeout_s, self.groups.leave_group(request), change=True)
-
-    async def commit_offsets(self, request: CommitOffsets, *, timeout_s: float | None = None) -> CommitOffsetsAnswer:
-        return await self._within(timeout_s, self.groups.commit_offsets(request), change=True)
-
-    async def fetch_offsets(self, request: FetchOffsets, *, timeout_s: float | None = None) -> FetchOffsetsAnswer:
-        answer = await self._within(timeout_s, self.groups.fetch_offsets(request))
-        return self.transactions.mark_unstable(request, answer) if request.require_stable else answer
-
-    async def delete_offsets(self, request: DeleteOffsets, *, timeout_s: float | None = None) -> DeleteOffsetsAnswer:
-        return await self._within(timeout_s, self.groups.delete_offsets(request), change=True)
-
-    async def list_groups(self, request: ListGroups, *, timeout_s: float | None = None) -> GroupListings:
-        return await self._within(timeout_s, self.groups.list_groups(request))
-
-    async def describe_groups(self, request: DescribeGroups, *, timeout_s: float | None = None) -> GroupDescriptions:
-        return await self._within(timeout_s, self.groups.describe_groups(request))
-
-    async def delete_groups(self, request: DeleteGroups, *, timeout_s: float | None = None) -> GroupOutcomes:
-        return await self._within(timeout_s, self.groups.delete_groups(request), change=True)
-
-    async def heartbeat_consumer(
-        self, request: ConsumerHeartbeat, *, timeout_s: float | None = None
-    ) -> ConsumerHeartbeatAnswer:
-        return await self._within(timeout_s, self.groups.heartbeat_consumer(request))
-
-    async def describe_consumer_groups(
-        self, request: DescribeConsumerGroups, *, timeout_s: float | None = None
-    ) -> ConsumerGroupDescriptions:
-        return await self._within(timeout_s, self.groups.describe_consumer_groups(request))
+    async def describe_journals(
+        self, request: DescribeJournals, *, timeout_s: float | None = None
+    ) -> JournalDescription:
+        if not self._running:
+            raise ControlUnavailable("the control plane is not running")
+        return self.journals.describe(request)

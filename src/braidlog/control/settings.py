@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from braidlog.control.group_settings import GroupSettings
 from braidlog.control.job_settings import JobSettings
+from braidlog.control.journal_settings import JournalSettings
 from braidlog.control.transaction_settings import TransactionSettings
 from braidlog.runtime.errors import InvalidSetting
 
@@ -39,6 +40,7 @@ class ControlSettings:
     feed_bytes_max: int = 64 * 1024 * 1024
     groups: GroupSettings = field(default_factory=GroupSettings)
     jobs: JobSettings = field(default_factory=JobSettings)
+    journals: JournalSettings = field(default_factory=JournalSettings)
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
 
     def __post_init__(self) -> None:

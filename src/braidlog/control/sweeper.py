@@ -1,6 +1,7 @@
 """The sweeper: deletes objects that nothing points to, and only such that can never be sequenced again."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from braidlog.control.counters import read_counter, write_counter
@@ -46,6 +47,8 @@ class Sweeper:
         self._grace_epochs = grace_epochs
         self._unreferenced_grace_ms = unreferenced_grace_ms
         self._full_sweep_interval_ms = full_sweep_interval_ms
+        self.may_delete: Callable[[str], bool] = lambda key: True
+        """Asked about every object that nothing points to."""
 
     async def run_once(self) -> Swept:
         # The floor comes first: from here on nothing below it can be committed, however late it arrives.
@@ -107,6 +110,7 @@ class Sweeper:
                     (limit_ms, _OBJECTS_PER_STEP),
                 )
             )
+            rows = [row for row in rows if self.may_delete(row[1])]
             if not rows:
                 return deleted
             # First the object, then the mark: a crash in between deletes it once more, which is no error.

@@ -128,8 +128,6 @@ from braidlog.control.interface.jobs import (
     TakenJob,
 )
 from braidlog.control.interface.journals import (
-    SLOTS_IN_FLIGHT_MAX,
-    SLOTS_PER_SEQUENCE_MAX,
     DescribeJournals,
     EndSequence,
     JournalDescription,
@@ -204,8 +202,6 @@ __all__ = [
     "REPLAY",
     "RUNNING",
     "SCAN",
-    "SLOTS_IN_FLIGHT_MAX",
-    "SLOTS_PER_SEQUENCE_MAX",
     "WAITING",
     "AbortedRange",
     "ActiveProducer",
@@ -380,6 +376,7 @@ class ControlPlane(
     WriterPlane,
     TransactionPlane,
     JobPlane,
+    JournalPlane,
     Protocol,
 ):
     """All calls. `timeout_s` is a deadline for the answer: `DeadlineExceeded` after it, `ControlUnavailable` where the

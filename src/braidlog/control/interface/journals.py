@@ -12,10 +12,6 @@ import msgspec
 from braidlog.control.interface.agents import Done
 from braidlog.control.interface.base import Message
 
-SLOTS_PER_SEQUENCE_MAX = 1_000
-SLOTS_IN_FLIGHT_MAX = 8
-"""No slot is written to before all slots so far below it are. A sealer need not look beyond."""
-
 
 class SequenceName(Message, frozen=True, gc=False):
     incarnation: str

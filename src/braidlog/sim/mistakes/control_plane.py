@@ -4,28 +4,29 @@ import asyncio
 from contextlib import AbstractContextManager
 from typing import Any
 
-from braidlog.control import producers, recent, sequencer
+from braidlog.control import recent, sequencer, sequencing_plan
 from braidlog.control.epochs import WriteEpochs
 from braidlog.control.feed import Feed
+from braidlog.control.producer_partition import REMEMBERED, ProducerPartition
 from braidlog.control.sweeper import Sweeper
 from braidlog.sim.mistakes.mistake import mistake, replaced
 
 
 @mistake("Forgets what each producer has written.")
 def _forget_the_dedup() -> AbstractContextManager[None]:
-    def judge(self: producers.ProducerPartition, epoch: int, first: int, count: int, offset: int, _: bool) -> int:
+    def judge(self: ProducerPartition, epoch: int, first: int, count: int, offset: int, _: bool) -> int:
         self.planned_epoch = epoch
-        self.planned_batches = producers.REMEMBERED.pack(first, first + count - 1, offset)
+        self.planned_batches = REMEMBERED.pack(first, first + count - 1, offset)
         return 0
 
-    return replaced((producers.ProducerPartition, "judge", judge))
+    return replaced((ProducerPartition, "judge", judge))
 
 
 @mistake("Keeps what producers have written in memory only.")
 def _producers_not_durable() -> AbstractContextManager[None]:
     return replaced(
-        (sequencer, "write_producers", lambda tx, rows: None),
-        (sequencer, "encode_batches", lambda batches: None),
+        (sequencing_plan, "write_producers", lambda tx, rows: None),
+        (sequencing_plan, "encode_batches", lambda batches: None),
         (recent, "write_producer_partitions", lambda tx, states: None),
     )
 

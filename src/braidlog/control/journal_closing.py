@@ -1,0 +1,90 @@
+"""What is left of journals: files go as other objects do, and a sequence is closed when nothing points to it."""
+
+import asyncio
+
+from braidlog.control.metadata import MetadataStore, Transaction
+from braidlog.control.sequences import SequenceKey, SequenceRecord, Sequences
+from braidlog.objects.keys import (
+    JOURNAL_PREFIX,
+    SLOTS_PER_SEQUENCE_MAX,
+    InvalidKey,
+    journal_key,
+    parse_journal_key,
+    sequence_prefix,
+)
+from braidlog.objects.store import Store
+from braidlog.runtime.clock import Clock
+
+_CLOSED_PER_SWEEP_MAX = 1_000
+_AGES_KEPT = 3
+"""A process that slept puts nothing into a sequence twice as old as it should get. Until then, fences must be there."""
+
+
+class JournalCloser:
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        turn: asyncio.Lock,
+        sequences: Sequences,
+        store: Store,
+        clock: Clock,
+        sequence_age_s: float,
+    ) -> None:
+        self._metadata = metadata
+        self._turn = turn
+        self._sequences = sequences
+        self._store = store
+        self._clock = clock
+        self._kept_ms = int(_AGES_KEPT * sequence_age_s * 1000)
+
+    def may_delete(self, key: str) -> bool:
+        """Whether an object that nothing points to may go. A journal's file may once its record says so."""
+        if not key.startswith(JOURNAL_PREFIX):
+            return True
+        try:
+            place = parse_journal_key(key)
+        except InvalidKey:
+            return False
+        return self._sequences.is_sequenced((place.incarnation, place.sequence), place.slot)
+
+    async def run_once(self) -> int:
+        """Close what can be closed. Returns how many sequences that were."""
+        opened_ms_max = self._clock.wall_ms() - self._kept_ms
+        candidates = [
+            record
+            for record in self._sequences.records.values()
+            if record.is_complete and record.opened_ms <= opened_ms_max
+        ]
+        closed = 0
+        for record in candidates[:_CLOSED_PER_SWEEP_MAX]:
+            key = record.key
+            if not await self._metadata.read(lambda tx, key=key: _has_objects(tx, key)):  # type: ignore[misc]  # bound now
+                await self._close(record)
+                closed += 1
+        return closed
+
+    async def _close(self, record: SequenceRecord) -> None:
+        """First what is left in the folder, fences mostly, then the mark: a crash in between only repeats it."""
+        prefix = sequence_prefix(*record.key)
+        after: str | None = None
+        while True:
+            page = await self._store.list(prefix, after=after, limit=SLOTS_PER_SEQUENCE_MAX)
+            left = [meta.key for meta in page.objects if self.may_delete(meta.key)]
+            if left:
+                await self._store.delete(left)
+            after = page.next_after
+            if after is None:
+                break
+        async with self._turn:
+            await self._metadata.transact(lambda tx: self._sequences.write_closed(tx, record.key))
+            self._sequences.close(record.key)
+
+
+def _has_objects(tx: Transaction, key: SequenceKey) -> bool:
+    """Whether any file of the sequence is still there."""
+    first, last = journal_key(*key, 0), journal_key(*key, SLOTS_PER_SEQUENCE_MAX - 1)
+    rows = tx.query(
+        "SELECT 1 FROM objects WHERE object_key BETWEEN ? AND ? AND deleted_ms IS NULL LIMIT 1", (first, last)
+    )
+    return bool(rows)
