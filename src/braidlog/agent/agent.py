@@ -93,9 +93,14 @@ class Agent:
         neighbours = self.zone_cache.neighbours if self.zone_cache is not None else None
         self.cache = BlockCache(store, bytes_max=settings.cache_bytes, neighbours=neighbours)
         self.reader = Reader(control, self.cache, call_timeout_s=settings.commit_timeout_ms / 1000)
-        call_timeout_s = settings.ripcord_after_ms / 1000
         self.session = AgentSession(
-            control, clock, entropy, self.incarnation, settings.zone, call_timeout_s=call_timeout_s
+            control,
+            clock,
+            entropy,
+            self.incarnation,
+            settings.zone,
+            call_timeout_s=settings.ripcord_after_ms / 1000,
+            journals=settings.ripcord != "off",
         )
         self.ripcord = Ripcord(
             settings.ripcord,

@@ -56,6 +56,7 @@ class AgentMeters(Collector):
             "braidlog_agent_feed_reloads", "Times the view was loaded whole.", agent.follower.reloads
         )
         yield from agent.journal.figures()
+        yield from _ripcord_figures(agent)
         yield from self._bills()
 
     def _bills(self) -> Iterator[Metric]:
@@ -82,6 +83,28 @@ def _neighbour_figures(figures: NeighbourStatistics) -> Iterator[Metric]:
         ("served", "Reads answered for other agents of the zone.", figures.served),
     ):
         yield CounterMetricFamily(f"braidlog_agent_zone_cache_{name}", text, value)
+
+
+def _ripcord_figures(agent: "Agent") -> Iterator[Metric]:
+    reachability, ripcord, admission = agent.reachability, agent.ripcord, agent.admission
+    for name, text, gauge in (
+        ("control_away", "Whether the control plane is away.", int(reachability.is_away)),
+        ("control_away_seconds", "How long it has been away by now.", reachability.away_s),
+        ("journals_all", "Whether all topics are journaled.", int(ripcord.journals_all)),
+        ("returning", "Whether journals of an outage are still being replayed.", int(ripcord.state == "returning")),
+        ("held_requests", "Writes that wait for their partition to leave the journal.", agent.routing.held),
+    ):
+        yield GaugeMetricFamily(f"braidlog_ripcord_{name}", text, value=gauge)
+    for name, text, count in (
+        ("outages", "Times that the control plane was away.", reachability.outages),
+        ("outage_seconds", "How long it was away altogether, in outages that are over.", reachability.away_s_total),
+        ("refused_writes", "Batches refused because the control plane was away.", admission.refused_writes),
+        ("refused_reads", "Fetches refused because it was away.", admission.refused_reads),
+        ("throttled_answers", "Answers that told a client to wait before it tries again.", admission.shaped),
+        ("producer_id_blocks", "Blocks of producer ids claimed in the bucket.", agent.producer_ids.blocks_claimed),
+        ("snapshots_written", "Times that this agent wrote the agents' snapshot.", ripcord.snapshots.writes),
+    ):
+        yield CounterMetricFamily(f"braidlog_ripcord_{name}", text, count)
 
 
 def _sharing_figures(sharing: Sharing) -> Iterator[Metric]:

@@ -35,12 +35,15 @@ class AgentSession:
         zone: str,
         *,
         call_timeout_s: float = CALL_TIMEOUT_S,
+        journals: bool = False,
     ) -> None:
+        """`journals`: this agent may journal what the control plane never hears of from itself."""
         self._control = control
         self._clock = clock
         self._entropy = entropy
         self._incarnation = incarnation
         self._zone = zone
+        self._journals = journals
         self._call_timeout_s = min(call_timeout_s, CALL_TIMEOUT_S)
         self._address = ("", 0, "")
         self._heartbeat_interval_s = 1.0
@@ -66,7 +69,7 @@ class AgentSession:
     async def register(self, host: str, port: int, cache_address: str = "") -> None:
         self._address = (host, port, cache_address)
         answer = await self._control.register_agent(
-            RegisterAgent(self._incarnation, host, port, self._zone, self.node_id, cache_address),
+            RegisterAgent(self._incarnation, host, port, self._zone, self.node_id, cache_address, self._journals),
             timeout_s=self._call_timeout_s,
         )
         self.node_id = answer.node_id

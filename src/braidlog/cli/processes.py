@@ -44,6 +44,15 @@ Shards = Annotated[
     int | None, typer.Option("--shards", min=1, max=256, help="Processes that serve clients, each at its own port.")
 ]
 
+Ripcord = Annotated[
+    str | None,
+    typer.Option(
+        "--ripcord",
+        metavar="off|on|auto",
+        help="on: journal all topics, so that writes never wait for the control plane. auto: while it is away.",
+    ),
+]
+
 
 def up(
     listen: Listen = None,
@@ -52,6 +61,7 @@ def up(
     metadata: MetadataUrl = None,
     zone: Zone = None,
     shards: Shards = None,
+    ripcord: Ripcord = None,
     metrics: MetricsListen = None,
     config: Config = None,
     set: Set = None,
@@ -72,6 +82,7 @@ def up(
             "metadata_url": metadata,
             "zone": zone,
             "shards": str(shards) if shards is not None else None,
+            "ripcord": ripcord,
             "metrics_listen": metrics,
         },
     )
@@ -91,6 +102,7 @@ def agent(
     store: StoreUrl = None,
     zone: Zone = None,
     shards: Shards = None,
+    ripcord: Ripcord = None,
     metrics: MetricsListen = None,
     config: Config = None,
     set: Set = None,
@@ -111,6 +123,7 @@ def agent(
             "store_url": store,
             "zone": zone,
             "shards": str(shards) if shards is not None else None,
+            "ripcord": ripcord,
             "metrics_listen": metrics,
         },
     )

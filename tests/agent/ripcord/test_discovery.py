@@ -38,13 +38,14 @@ async def test_who_wrote_lately_is_alive() -> None:
     assert [each.node_id for each in await looking.find("d")] == [1, 4]
 
 
-async def test_time_is_the_store_s_own() -> None:
-    """An agent that looks without having written, as one that starts, takes the newest notice for now."""
+async def test_all_that_was_ever_said() -> None:
+    """An agent that starts looks for its own node id, and for those that are taken."""
     clock = FakeClock()
     store = memory_store(clock)
     await publish(store, agent(1, "a"))
     clock.advance(3600.0)
-    assert [each.node_id for each in await Discovery(store).find("")] == [1]
+    await publish(store, agent(2, "b"))
+    assert [notice.agent.node_id for _, notice in await Discovery(store).read_all()] == [2, 1]
 
 
 async def test_one_address_has_one_agent() -> None:
@@ -78,5 +79,5 @@ async def test_a_longer_notice_of_a_later_release_is_read() -> None:
     store = memory_store(FakeClock())
     later = [[1, "a", "host", 9092, ""], 5, "auto", "away", 3.0, "something new"]
     await store.put(discovery_key("a"), msgspec.msgpack.encode(later))
-    notices = await Discovery(store).notices()
+    notices = await Discovery(store).notices("a")
     assert [(each.mode, each.state) for each in notices] == [("auto", "away")]

@@ -51,15 +51,23 @@ class Discovery:
     async def withdraw(self, incarnation: str) -> None:
         await self._store.delete([discovery_key(incarnation)])
 
+    async def read_all(self) -> list[tuple[int, AgentNotice]]:
+        """Every notice there is, of agents that are alive or not, with the time at which it was written; the newest
+        first."""
+        listed = await self._list()
+        await self._read_changed(listed)
+        known = [(written_ms, notice) for key, (_, written_ms, notice) in self._known.items() if key in listed]
+        return sorted(known, key=lambda each: (-each[0], each[1].agent.node_id))
+
     async def find(self, own_incarnation: str) -> list[AgentInfo]:
         """The agents that are alive, by node id. `publish` must have been called a moment ago."""
         return [notice.agent for notice in await self.notices(own_incarnation)]
 
-    async def notices(self, own_incarnation: str = "") -> list[AgentNotice]:
+    async def notices(self, own_incarnation: str) -> list[AgentNotice]:
         """What agents that are alive said last. Where two have the same address, the one that wrote last has taken the
         other's place. Without a notice of one's own, time is what the newest one says it is."""
         listed = await self._list()
-        own = listed.get(discovery_key(own_incarnation)) if own_incarnation else None
+        own = listed.get(discovery_key(own_incarnation))
         now_ms = own.modified_ms if own is not None else max((each.modified_ms for each in listed.values()), default=0)
         alive = {key: meta for key, meta in listed.items() if meta.modified_ms > now_ms - ALIVE_MS}
         await self._read_changed(alive)

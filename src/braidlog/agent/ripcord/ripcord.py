@@ -6,7 +6,6 @@ the moment on at which it is known to be away, until every journal that was writ
 """
 
 from dataclasses import dataclass
-from typing import cast
 
 import structlog
 
@@ -15,8 +14,7 @@ from braidlog.agent.ripcord.reachability import Reachability
 from braidlog.agent.ripcord.snapshot import SnapshotKeeper, snapshot_of
 from braidlog.agent.session import CALL_TIMEOUT_S, AgentSession
 from braidlog.agent.view import ClusterView
-from braidlog.control.interface import AgentHeartbeat, AgentInfo, ControlPlane, HeartbeatAnswer
-from braidlog.control.interface.journals import JournalPlane, RequestScan
+from braidlog.control.interface import AgentHeartbeat, AgentInfo, ControlPlane, HeartbeatAnswer, RequestScan
 from braidlog.objects.store import NotFound, Store
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
@@ -107,7 +105,7 @@ class Ripcord:
         outages = self.reachability.outages
         incarnation = self._session.info.incarnation
         before = await self._control.heartbeat_agent(AgentHeartbeat(incarnation), timeout_s=CALL_TIMEOUT_S)
-        asked = await cast(JournalPlane, self._control).request_scan(RequestScan(incarnation), timeout_s=CALL_TIMEOUT_S)
+        asked = await self._control.request_scan(RequestScan(incarnation), timeout_s=CALL_TIMEOUT_S)
         if outages == self.reachability.outages and before.known:
             self._awaited = AwaitedReplay(asked.scan, before.fencing_epoch)
 
@@ -124,8 +122,7 @@ class Ripcord:
             ) from error
         self._view.load(snapshot.as_known())
         self.reachability.presume_away()
-        listed = await self.discovery.find("")
-        known = [*listed, *snapshot.agents]
+        known = [*(notice.agent for _, notice in await self.discovery.read_all()), *snapshot.agents]
         own = next((each.node_id for each in known if (each.host, each.port) == (host, port)), None)
         self._session.assume(host, port, own if own is not None else self._free_node_id(known), cache_address)
         age_s = max(0, self._clock.wall_ms() - snapshot.taken_ms) // 1000
