@@ -22,7 +22,6 @@ from braidlog.spark.shuffle.aggregating import (
     fingerprint_of,
 )
 from braidlog.spark.shuffle.beating import Beating
-from braidlog.spark.shuffle.buffers import PARTITIONS_MAX
 from braidlog.spark.shuffle.caching import NO_CACHE, ShuffleCache
 from braidlog.spark.shuffle.carrying import carried_schema, cast_to, key_hash
 from braidlog.spark.shuffle.expiry import RETENTION_S_DEFAULT
@@ -38,18 +37,14 @@ from braidlog.spark.shuffle.tasks import (
     PairFunction,
     ReduceSide,
     ShufflePlan,
+    check_shuffle,
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Observation
+    from pyspark.sql import Column, DataFrame, Observation, SparkSession
     from pyspark.sql.types import StructType
 
-
-def check_shuffle(keys: "Sequence[str | Column]", partitions: int) -> None:
-    if not keys:
-        raise JobError("a shuffle needs a key", help='For example shuffle.repartition(df, 64, "key").')
-    if not 1 <= partitions <= PARTITIONS_MAX:
-        raise JobError(f"{partitions} partitions", help=f"1 to {PARTITIONS_MAX} are possible.")
+    from braidlog.spark.shuffle.pipeline import Pipeline
 
 
 class BlobShuffle:
@@ -111,6 +106,10 @@ class BlobShuffle:
     def __repr__(self) -> str:
         return f"BlobShuffle({redacted(self._store_url)!r}, job={self.job!r})"
 
+    def use(self, session: "SparkSession", *, streaming: bool) -> None:
+        """A shuffle is about to be part of a plan: its batches are kept from now on."""
+        self._beating.use(session, streaming=streaming)
+
     def stop(self) -> None:
         """Say no more that the application is there: its batches go when the retention is over."""
         self._beating.stop()
@@ -128,7 +127,7 @@ class BlobShuffle:
         a stream has it.
         """
         rows = self._notifications(df, partitions, list(keys), observe).mapInArrow(
-            ReduceSide(self._plan(partitions)).__call__, carried_schema(df.schema)
+            ReduceSide(self.plan(partitions)).__call__, carried_schema(df.schema)
         )
         return rows if rows.schema == df.schema else cast_to(rows, df.schema)
 
@@ -147,7 +146,7 @@ class BlobShuffle:
         DataFrame's own. Intervals of months, and of months, days and time together, are text there."""
         chosen = keys if isinstance(keys, list) else [keys]
         return self._notifications(df, partitions, chosen, observe).mapInArrow(
-            ReduceSide(self._plan(partitions), function).__call__,
+            ReduceSide(self.plan(partitions), function).__call__,
             carried_schema(df.schema) if schema is None else schema,
         )
 
@@ -176,8 +175,8 @@ class BlobShuffle:
                 check_watermark(output_mode, planned.aggregation)
                 fingerprint = fingerprint_of(planned.aggregation, partitions, output_mode)
                 state = Statefulness(name, output_mode, versions_kept, fingerprint)
-            self._beating.use(df.sparkSession, streaming=df.isStreaming)
-            plan = self._plan(partitions)
+            self.use(df.sparkSession, streaming=df.isStreaming)
+            plan = self.plan(partitions)
             mapped = SparkRows(AggregatingMap(plan, planned.aggregation, state), planned.has_event_time)
             exchanged = planned.rows.mapInArrow(mapped.__call__, f"{NOTIFICATION_DDL}, {SUMMARY} binary")
             rows = exchanged.repartitionById(partitions, "partition").mapInArrow(
@@ -186,6 +185,20 @@ class BlobShuffle:
             return rows if rows.schema == planned.result else cast_to(rows, planned.result)
 
         return GroupedShuffle(df, keys, partitions, run)
+
+    def pipeline(
+        self, options: Mapping[str, str] | None = None, *, session: "SparkSession | None" = None, **more: object
+    ) -> "Pipeline":
+        """From a topic of Braidlog to another, through an aggregation, with rows in Python alone: only notifications
+        enter the JVM. `options` are those of `spark.read.format("braidlog")`."""
+        from pyspark.sql import SparkSession
+
+        from braidlog.spark.shuffle.pipeline import Pipeline
+
+        session = session or SparkSession.getActiveSession()
+        if session is None:
+            raise JobError("there is no Spark session", help="Make one first: create_session().")
+        return Pipeline(self, session, {**(options or {}), **{name: str(value) for name, value in more.items()}})
 
     def cogroup(
         self,
@@ -212,7 +225,7 @@ class BlobShuffle:
             for number, df in enumerate((left, right))
         ]
         exchanged = sides[0].union(sides[1]).repartitionById(partitions, "partition")
-        return exchanged.mapInArrow(CogroupedSide(self._plan(partitions), function).__call__, schema)
+        return exchanged.mapInArrow(CogroupedSide(self.plan(partitions), function).__call__, schema)
 
     def _notifications(
         self, df: "DataFrame", partitions: int, keys: "list[str | Column]", observe: "Observation | str | None"
@@ -227,13 +240,13 @@ class BlobShuffle:
         from pyspark.sql.types import IntegerType, StructField, StructType
 
         check_shuffle(keys, partitions)
-        self._beating.use(df.sparkSession, streaming=df.isStreaming)
+        self.use(df.sparkSession, streaming=df.isStreaming)
         # The JVM hashes keys as its own shuffle does, with the same seed.
         partition = functions.pmod(key_hash(df, keys), functions.lit(partitions))
         schema = StructType([*carried_schema(df.schema), StructField("partition", IntegerType())])
         # Spark refuses to hand columns with odd names to Python, so names take another way.
         rows = cast_to(df.select("*", partition), schema, [f"c{number}" for number in range(len(schema))])
-        found = rows.mapInArrow(MapSide(self._plan(partitions), tuple(df.columns)).__call__, NOTIFICATION_DDL)
+        found = rows.mapInArrow(MapSide(self.plan(partitions), tuple(df.columns)).__call__, NOTIFICATION_DDL)
         if observe is not None:
             found = observed(found, self._template.zones, observe)
         return found
@@ -243,5 +256,6 @@ class BlobShuffle:
         zones. Prices are those of the store, unless others are given."""
         return bills(metrics, self._store_url, zones=len(self._template.zones), price=price)
 
-    def _plan(self, partitions: int) -> ShufflePlan:
+    def plan(self, partitions: int) -> ShufflePlan:
+        """What tasks of a shuffle with so many partitions are told."""
         return replace(self._template, partitions=partitions)

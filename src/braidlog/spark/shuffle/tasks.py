@@ -1,7 +1,7 @@
 """What runs in Spark's tasks: the two Python stages on either side of the exchange of notifications."""
 
 import os
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
 
-from braidlog.spark.errors import told_to_people
+from braidlog.spark.errors import JobError, told_to_people
 from braidlog.spark.shuffle.batcher import Batcher, BatcherSettings
+from braidlog.spark.shuffle.buffers import PARTITIONS_MAX
 from braidlog.spark.shuffle.caching import ShuffleCache
 from braidlog.spark.shuffle.debatcher import Debatcher, DebatcherSettings
 from braidlog.spark.shuffle.notifying import Notification, from_arrow, to_arrow
@@ -65,6 +66,13 @@ class ShufflePlan:
     @property
     def debatcher_settings(self) -> DebatcherSettings:
         return DebatcherSettings(ahead_bytes_max=self.ahead_bytes_max)
+
+
+def check_shuffle(keys: Sequence[object], partitions: int) -> None:
+    if not keys:
+        raise JobError("a shuffle needs a key", help='For example shuffle.repartition(df, 64, "key").')
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise JobError(f"{partitions} partitions", help=f"1 to {PARTITIONS_MAX} are possible.")
 
 
 def own_zone(plan: ShufflePlan) -> str:
