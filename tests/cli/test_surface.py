@@ -62,6 +62,8 @@ def test_all_commands_are_there() -> None:
         "sim",
         "mutants",
         "cost shuffle",
+        "lightning status",
+        "ripcord status",
         *(f"shuffle {verb}" for verb in ("cache", "expire", "lifecycle")),
         *(f"topic {verb}" for verb in ("create", "list", "describe", "alter", "delete")),
         *(f"group {verb}" for verb in ("list", "describe", "delete", "reset-offsets")),

@@ -6,6 +6,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import structlog
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from braidlog.agent.ack_order import AckOrder
@@ -14,8 +15,9 @@ from braidlog.agent.journal import Journal, JournalStatistics
 from braidlog.agent.lazy_sequencing import LazySequencing, LazyStatistics
 from braidlog.agent.replaying import JournalExecutor
 from braidlog.agent.unsequenced import Entering, Unsequenced
-from braidlog.control.interface import REPLAY, SCAN
+from braidlog.control.interface import REPLAY, SCAN, EndSequence
 from braidlog.control.worker import Worker
+from braidlog.runtime.errors import BraidError
 from braidlog.runtime.tasks import TaskGroup
 from braidlog.scheduling.budget import PutBudget
 from braidlog.scheduling.closing import CloseThresholds
@@ -26,6 +28,8 @@ from braidlog.writing.request import Draft, WriteRequest
 
 if TYPE_CHECKING:
     from braidlog.agent.agent import Agent
+
+log = structlog.get_logger(__name__)
 
 REPLAYS_AT_ONCE = 2
 """So that a scan need not wait for a long replay."""
@@ -40,6 +44,10 @@ class JournalPath:
         self, agent: "Agent", thresholds: CloseThresholds, budget: PutBudget, arena: Arena, tasks: TaskGroup
     ) -> None:
         settings, clock = agent.settings, agent.clock
+        self._control = agent.control
+        self._incarnation = agent.incarnation
+        self._calls = TaskGroup("ends of sequences")
+        self._call_timeout_s = settings.commit_timeout_ms / 1000
         request_timeout_s = settings.request_timeout_ms / 1000
         self.unsequenced = Unsequenced()
         self._lazy = LazySequencing(
@@ -60,7 +68,7 @@ class JournalPath:
             sequence_age_s=settings.sequence_age_ms / 1000,
             on_uploaded=agent.cache.insert,
             on_finished=self._uploaded,
-            on_ended=lambda number, slot_count: None,
+            on_ended=self._tell_end,
             tasks=tasks,
             arena=arena,
         )
@@ -87,6 +95,16 @@ class JournalPath:
     def _uploaded(self, draft: Draft) -> None:
         self._batcher.uploaded(draft)
 
+    def _tell_end(self, number: int, slot_count: int) -> None:
+        self._calls.spawn(self._end_sequence(EndSequence(self._incarnation, number, slot_count)))
+
+    async def _end_sequence(self, request: EndSequence) -> None:
+        """Saves the control plane a seal. If it does not hear of it, it will seal the sequence."""
+        try:
+            await self._control.end_sequence(request, timeout_s=self._call_timeout_s)
+        except BraidError as error:
+            log.info("the control plane was not told of a sequence's end", number=request.number, error=str(error))
+
     async def flush(self) -> None:
         """Put into the journal what waits for it."""
         await self._batcher.flush()
@@ -95,6 +113,7 @@ class JournalPath:
         """Give what is in the journal some time to be sequenced. What is not will be replayed."""
         self._journal.close()
         await self._lazy.finish(timeout_s)
+        await self._calls.wait_all()
 
     def statistics(self) -> tuple[BatcherStatistics, JournalStatistics, LazyStatistics]:
         return self._batcher.statistics(), self._journal.statistics(), self._lazy.statistics()

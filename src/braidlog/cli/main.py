@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from braidlog.cli import costs, groups, inspecting, jobs, processes, records, ripcord, shuffling, simulating, topics
+from braidlog.cli import (
+    costs,
+    groups,
+    inspecting,
+    jobs,
+    lightning,
+    processes,
+    records,
+    ripcord,
+    shuffling,
+    simulating,
+    topics,
+)
 from braidlog.cli.errors import report
 from braidlog.cli.options import Config, Format, Set
 from braidlog.cli.output import OutputFormat, emit, emit_fields, emit_rows
@@ -25,6 +37,7 @@ app.add_typer(topics.app, name="topic")
 app.add_typer(groups.app, name="group")
 app.add_typer(costs.app, name="cost")
 app.add_typer(shuffling.app, name="shuffle")
+app.add_typer(lightning.app, name="lightning")
 app.add_typer(ripcord.app, name="ripcord")
 app.command("up")(processes.up)
 app.command("agent")(processes.agent)
