@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from braidlog.control.group_settings import GroupSettings, MigrationPolicy
 from braidlog.control.interface import AlterConfigs, ConfigChange, ControlPlane
 from braidlog.control.job_settings import JobSettings
+from braidlog.control.journal_settings import JournalSettings
 from braidlog.control.metadata import open_metadata
 from braidlog.control.server import serve_control
 from braidlog.control.service import ControlService
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 CLUSTER_RESOURCE = 4
 UNREFERENCED_GRACE_S = 600.0
 """How long an object that has become empty stays, for reads that are under way."""
+JOURNAL_GAP_S_MAX = 6 * 3600.0
+"""How long a journaled batch waits for journals that cannot be replayed, which may have what comes before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +306,13 @@ def control_settings(settings: ControlPlaneSettings) -> ControlSettings:
             merge_age_s=settings.merge_age_s,
             compaction_bytes_min=settings.compaction_size_bytes,
             compaction_interval_s=settings.compaction_interval_s,
+        ),
+        journals=JournalSettings(
+            scan_interval_s=settings.scan_interval_ms / 1000,
+            sequence_age_s=settings.sequence_age_ms / 1000,
+            gap_s=settings.lightning_gap_ms / 1000,
+            gap_s_max=max(JOURNAL_GAP_S_MAX, settings.lightning_gap_ms / 1000),
+            replay_files_per_s=settings.replay_files_per_s,
         ),
         transactions=TransactionSettings(
             timeout_ms_max=settings.transaction_max_timeout_ms,

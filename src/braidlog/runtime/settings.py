@@ -211,6 +211,13 @@ class ControlPlaneSettings(CommonSettings):
     retention_check_interval_s: Seconds = Field(300.0, ge=1, le=86_400, examples=["5m"])
     """How often retention is applied."""
 
+    scan_interval_ms: Milliseconds = Field(30_000, ge=10, le=3_600_000, examples=["30s"])
+    """How often journals are looked for that nobody has told of."""
+    lightning_gap_ms: Milliseconds = Field(60_000, ge=10, le=86_400_000, examples=["60s"])
+    """How long a journaled batch of an idempotent producer waits for those before it. Then it is appended anyway."""
+    replay_files_per_s: float = Field(200.0, ge=0, allow_inf_nan=False, examples=["200"])
+    """How many files that were left in journals are sequenced a second, so that new ones go first. 0: no limit."""
+
     job_check_interval_s: Seconds = Field(15.0, ge=0.1, le=86_400, examples=["15s"])
     """How often it is looked for what should be merged or compacted."""
     job_lease_s: Seconds = Field(30.0, ge=0.5, le=3_600, examples=["30s"])

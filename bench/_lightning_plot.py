@@ -1,0 +1,66 @@
+"""How long acknowledgements and readers take, of classic and of Lightning topics: the shares that are done by then."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from _lightning_model import CLASSIC, FLOOR, LIGHTNING, Samples
+
+COLORS = {CLASSIC: "#30638e", LIGHTNING: "#d1495b", FLOOR: "#8a8f98"}
+LABELS = {CLASSIC: "classic", LIGHTNING: "lightning", FLOOR: "waiting and PUT alone"}
+INK = "#2b2d42"
+
+
+def plot(runs: Mapping[str, Samples], figures: Mapping[str, Any], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update(
+        {
+            "font.size": 9,
+            "axes.edgecolor": "#c8ccd4",
+            "axes.labelcolor": INK,
+            "xtick.color": INK,
+            "ytick.color": INK,
+            "text.color": INK,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "grid.color": "#eceef2",
+            "axes.axisbelow": True,
+        }
+    )
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), sharex=True, sharey=True, layout="constrained")
+    for kind in (CLASSIC, LIGHTNING, FLOOR):
+        _draw(axes[0], kind, runs[kind].acknowledged_s)
+        if kind != FLOOR:
+            _draw(axes[1], kind, runs[kind].visible_s)
+    axes[0].set_title("until the producer has its answer", fontsize=10)
+    axes[1].set_title("until a reader is told", fontsize=10)
+    axes[0].set_ylabel("share of the records")
+    for axis in axes:
+        axis.set_xlabel("milliseconds")
+        axis.set_xlim(left=0, right=140)
+        axis.legend(frameon=False, loc="lower right")
+    figure.suptitle(
+        f"Lightning topics: produce p50 {figures['lightning_produce_p50_ms']:.0f} ms against "
+        f"{figures['classic_produce_p50_ms']:.0f} ms, readers wait as long\n"
+        "s3-express model, interval of 25 ms, commits of 50 ms",
+        fontsize=11.5,
+        fontweight="bold",
+        x=0.01,
+        ha="left",
+    )
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _draw(axis: Any, kind: str, seconds: Any) -> None:
+    ordered = 1000 * np.sort(np.asarray(seconds))
+    style = "--" if kind == FLOOR else "-"
+    shares = np.arange(1, len(ordered) + 1) / len(ordered)
+    axis.plot(ordered, shares, style, color=COLORS[kind], label=LABELS[kind], linewidth=1.6)

@@ -1,0 +1,156 @@
+"""What Lightning topics gain: acknowledged when they are stored, against when they are stored and sequenced.
+
+    python bench/lightning.py --out lightning.json     a minute or two; also writes lightning.png
+    python bench/lightning.py --quick                  a sixth of it
+
+Latencies of the store (`s3-express`), and of the control plane in the first part, are modelled, and pass in virtual
+time: these figures are the same on every machine. The second part measures Braidlog's own sequencer. README.md says
+what each figure means.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from _lightning_model import CLASSIC, FLOOR, LIGHTNING, Plan, Samples, World
+from _lightning_plot import plot
+from braidlog import __version__
+from braidlog.runtime.clock import SystemClock
+from braidlog.runtime.entropy import SeededEntropy
+from braidlog.runtime.logs import configure_logs
+from braidlog.sim import loop as sim_loop
+from braidlog.sim.clock import SimClock
+from braidlog.sim.loop import VirtualLoop
+from braidlog.sim.network import Network
+
+AT_MOST: dict[str, float] = {
+    "p50_vs_classic": 0.5,
+    "p50_over_floor": 1.1,
+    "p99_over_floor": 1.1,
+    "end_to_end_vs_classic": 1.05,
+}
+COMMIT_S = 0.05
+"""What a commit is said to take at a control plane far away that gathers them."""
+
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    quick: bool
+    seed: int
+
+
+def modelled(options: Options) -> tuple[Figures, dict[str, Samples]]:
+    """All three kinds at one agent, in virtual time."""
+    plan = Plan(duration_s=10.0 if options.quick else 60.0, commit_s=COMMIT_S)
+    entropy = SeededEntropy(options.seed)
+    sim_loop.STEPS_MAX = 100_000_000  # a long run, and not one without an end
+    loop = VirtualLoop(entropy)
+    loop.network = Network(loop, entropy)
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(plan, Path(folder), SimClock(loop), entropy)
+        try:
+            loop.run_until_complete(world.run())
+        finally:
+            loop.close()
+    if loop.failures:
+        raise RuntimeError(f"something went wrong: {loop.failures[0]}")
+    runs = world.samples
+    figures: Figures = {}
+    for kind, samples in runs.items():
+        figures |= percentiles(f"{kind}_produce", samples.acknowledged_s)
+        if kind != FLOOR:
+            figures |= percentiles(f"{kind}_end_to_end", samples.visible_s)
+    figures |= {
+        "p50_vs_classic": figures["lightning_produce_p50_ms"] / figures["classic_produce_p50_ms"],
+        "p50_over_floor": figures["lightning_produce_p50_ms"] / figures["floor_produce_p50_ms"],
+        "p99_over_floor": figures["lightning_produce_p99_ms"] / figures["floor_produce_p99_ms"],
+        "end_to_end_vs_classic": figures["lightning_end_to_end_p50_ms"] / figures["classic_end_to_end_p50_ms"],
+        "end_to_end_p99_vs_classic": figures["lightning_end_to_end_p99_ms"] / figures["classic_end_to_end_p99_ms"],
+        "requests": len(runs[LIGHTNING].acknowledged_s),
+    }
+    return figures, runs
+
+
+def real_sequencer(options: Options) -> Figures:
+    """The same store, and the sequencer as it is: behind a socket, with SQLite that syncs to this machine's disk."""
+    plan = Plan(
+        duration_s=3.0 if options.quick else 15.0, producers=8, pause_s=None, kinds=(CLASSIC, LIGHTNING), over_rpc=True
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(plan, Path(folder), SystemClock(), SeededEntropy(options.seed))
+        asyncio.run(world.run())
+    figures: Figures = {}
+    for kind, samples in world.samples.items():
+        figures |= percentiles(f"{kind}_real_produce", samples.acknowledged_s)
+    classic_ms, lightning_ms = figures["classic_real_produce_p50_ms"], figures["lightning_real_produce_p50_ms"]
+    figures["classic_p50_over_lightning_real_sequencer"] = classic_ms / lightning_ms
+    figures["classic_p50_ms_above_lightning_real_sequencer"] = classic_ms - lightning_ms
+    return figures
+
+
+def percentiles(name: str, seconds: Sequence[float]) -> Figures:
+    ordered = sorted(seconds)
+    return {
+        f"{name}_p{percent}_ms": 1000 * ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
+        for percent in (50, 99)
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="write the figures here, and the plot beside them")
+    parser.add_argument("--quick", action="store_true", help="a sixth of it")
+    parser.add_argument("--only", choices=["modelled", "real"], help="one part alone")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    out: Path | None = arguments.out
+    configure_logs("error", "human")
+    options = Options(arguments.quick, arguments.seed)
+    figures: Figures = {}
+    started_s = time.perf_counter()
+    if arguments.only != "real":
+        figures, runs = modelled(options)
+        print(f"modelled: {time.perf_counter() - started_s:.1f} s", file=sys.stderr)
+        if out is not None:
+            plot(runs, figures, out.with_suffix(".png"))
+    if arguments.only != "modelled":
+        started_s = time.perf_counter()
+        figures |= real_sequencer(options)
+        print(f"real sequencer: {time.perf_counter() - started_s:.1f} s", file=sys.stderr)
+    figures |= {"quick": options.quick, "seed": options.seed, "braidlog": __version__}
+    figures = {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in figures.items()}
+    show(figures)
+    text = json.dumps(figures, indent=2)
+    if out is not None:
+        out.write_text(text + "\n")
+    else:
+        print(text)
+    return 0 if all(figures[name] <= goal for name, goal in AT_MOST.items() if name in figures) else 1
+
+
+def show(figures: Figures) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="Braidlog: Lightning topics")
+    table.add_column("figure")
+    table.add_column("measured", justify="right")
+    table.add_column("goal", justify="right")
+    for name, value in figures.items():
+        goal = AT_MOST.get(name)
+        style = None if goal is None else "green" if value <= goal else "red"
+        table.add_row(name, str(value), "" if goal is None else f"≤ {goal:g}", style=style)
+    Console(stderr=True).print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
