@@ -58,10 +58,14 @@ class Gaps(msgspec.Struct, frozen=True, array_like=True):
         return not self.missing and not self.earlier
 
 
-def start_of(epoch: int, sequence: int, *, knows_all: bool) -> Numbers:
-    """Before the first batch of an epoch. Unless it `knows_all`, whatever came before may still come."""
-    missing = () if knows_all else ((sequence - HALF_CIRCLE, sequence),)
-    return Numbers(epoch, sequence, missing)
+def start_of_epoch(epoch: int) -> Numbers:
+    """Before the first batch: each epoch begins with 0."""
+    return Numbers(epoch, 0)
+
+
+def start_anywhere(epoch: int, sequence: int) -> Numbers:
+    """Before the first batch that is known. What came before it may still come, or may have been forgotten."""
+    return Numbers(epoch, sequence, ((sequence - HALF_CIRCLE, sequence),))
 
 
 def position_of(next_position: int, sequence: int) -> int:

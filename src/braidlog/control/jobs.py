@@ -160,7 +160,8 @@ class JobBoard:
 
     @property
     def has_open(self) -> bool:
-        return bool(self._open)
+        """Whether there is anything to rewrite."""
+        return any(job.task.kind not in self.finishers for job in self._open.values())
 
     def of_kind(self, kind: str, job_ids: Iterable[int]) -> list[int]:
         return [job_id for job_id in job_ids if self._open[job_id].task.kind == kind]
@@ -186,7 +187,8 @@ class JobBoard:
 
     def lowest_epoch_held(self) -> int | None:
         """Objects of this write epoch and later ones may still be brought by holders of leases."""
-        return min((job.write_epoch for job in self._open.values() if job.token), default=None)
+        held = [job for job in self._open.values() if job.token and job.task.kind not in self.finishers]
+        return min((job.write_epoch for job in held), default=None)
 
     async def add(self, planned: Iterable[tuple[JobTask, str]]) -> list[int]:
         """Put jobs on the board, each with its subject for people. Called by who holds the turn. Returns their ids.

@@ -16,7 +16,7 @@ from braidlog.objects.store import Store
 from braidlog.runtime.clock import Clock
 
 _CLOSED_PER_SWEEP_MAX = 1_000
-_AGES_KEPT = 3
+_AGES_KEPT = 4
 """A process that slept puts nothing into a sequence twice as old as it should get. Until then, fences must be there."""
 
 

@@ -219,7 +219,9 @@ class JournalPlan:
             if judged is Judged.HELD:
                 if place >= forced_count:
                     return
-                judged = known.judge_journaled(held.epoch, held.first, held.count, offset, any_start=True, force=True)
+                judged = known.judge_journaled(
+                    held.epoch, held.first, held.count, offset, any_start=producer.may_start_anywhere, force=True
+                )
                 self.counts.gaps_given_up += 1
             del waiting[held.name]
             self._count(judged)

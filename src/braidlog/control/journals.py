@@ -92,7 +92,9 @@ class Journals:
         held: HeldBatches,
         clock: Clock,
         settings: JournalSettings,
+        wait_s_max: float,
     ) -> None:
+        """`wait_s_max`: no batch waits longer, or what is known of its producer would be forgotten before it."""
         self._metadata = metadata
         self._turn = turn
         self._catalog = catalog
@@ -103,6 +105,8 @@ class Journals:
         self._held = held
         self._clock = clock
         self._settings = settings
+        self._wait_s_max = min(settings.gap_s_max, wait_s_max)
+        self._wait_s = min(settings.gap_s, wait_s_max)
         self._scan_numbers = NumberBlocks(metadata, "journal_scan", 1_000)
         self._needs = ReplayNeeds()
         self._may_exist = False
@@ -309,7 +313,7 @@ class Journals:
         """What comes before it may be in a journal of before it was there, which is still to be replayed."""
         waited_s = (now_ms - held_ms) / 1000
         is_replayed = self._needs.replayed_ms >= held_ms
-        return waited_s >= (self._settings.gap_s if is_replayed else self._settings.gap_s_max)
+        return waited_s >= (self._wait_s if is_replayed else self._wait_s_max)
 
     # ── for people ────────────────────────────────────────────────────────────────────────────────────────────────
 

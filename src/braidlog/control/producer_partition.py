@@ -13,7 +13,8 @@ from braidlog.control.gaps import (
     may_be_older,
     position_of,
     standing,
-    start_of,
+    start_anywhere,
+    start_of_epoch,
     take,
     with_earlier,
 )
@@ -118,7 +119,7 @@ class ProducerPartition:
             return _INVALID_EPOCH
         if first != 0 and not (any_start and planned_epoch < 0):
             return OUT_OF_ORDER
-        self._begin(epoch, first, count, offset)
+        self._begin(epoch, first, count, offset, any_start)
         return 0
 
     def _take_missing(self, first: int, count: int) -> bool:
@@ -134,14 +135,15 @@ class ProducerPartition:
     def judge_journaled(
         self, epoch: int, first: int, count: int, offset: int, *, any_start: bool, force: bool = False
     ) -> Judged:
-        """Plan a batch of a journal, which would get `offset`. `force`: it has waited long enough."""
+        """Plan a batch of a journal, which would get `offset`. `any_start`: without state, accept any first sequence.
+        `force`: it has waited long enough."""
         planned_epoch = self.planned_epoch
         if epoch < planned_epoch:
             return self._judge_older(epoch, first, count)
         if epoch > planned_epoch:
             if first != 0 and not force and not (any_start and planned_epoch < 0):
                 return Judged.HELD
-            self._begin(epoch, first, count, offset)
+            self._begin(epoch, first, count, offset, any_start)
             return Judged.APPENDED
         if first == self.planned_sequence:
             self._append(first, count, offset)
@@ -165,7 +167,7 @@ class ProducerPartition:
         gaps = self.planned_gaps or Gaps(self.planned_sequence)
         numbers = next((each for each in gaps.earlier if each.epoch == epoch), None)
         if numbers is None:
-            numbers = start_of(epoch, first, knows_all=False)
+            numbers = start_anywhere(epoch, first)
         start = position_of(numbers.next, first)
         if standing(numbers, start, start + count) is Standing.SEQUENCED:
             return Judged.DUPLICATE
@@ -173,13 +175,13 @@ class ProducerPartition:
         self.planned_gaps = Gaps(gaps.next, gaps.missing, earlier)
         return Judged.OLDER_EPOCH
 
-    def replay(self, epoch: int, batch: bytes) -> None:
+    def replay(self, epoch: int, batch: bytes, any_start: bool) -> None:
         """Take in a batch that was appended. What the state knows already is taken in once more without effect."""
         first, last, offset = REMEMBERED.unpack(batch)
         if self.batches and offset <= _base_offset(self.batches):
             return
         count = (last - first) % SEQUENCE_END + 1
-        self.judge_journaled(epoch, first, count, offset, any_start=True, force=True)
+        self.judge_journaled(epoch, first, count, offset, any_start=any_start, force=True)
         self.apply_plan()
 
     def offset_of(self, epoch: int, first: int, count: int) -> int:
@@ -196,13 +198,17 @@ class ProducerPartition:
         self.planned_batches = self.planned_batches[-_OTHERS_BYTES:] + _remember(first, last, offset)
         self.planned_sequence = (last + 1) % SEQUENCE_END
 
-    def _begin(self, epoch: int, first: int, count: int, offset: int) -> None:
-        """The first batch of an epoch. What does not begin with 0 may have begun before."""
+    def _begin(self, epoch: int, first: int, count: int, offset: int, any_start: bool) -> None:
+        """The first batch of an epoch."""
+        numbers = start_of_epoch(epoch)
+        if any_start and self.planned_epoch < 0 and first != 0:
+            numbers = start_anywhere(epoch, first)
         earlier: tuple[Numbers, ...] = ()
         if self.planned_epoch >= 0:
             known = self.planned_gaps.earlier if self.planned_gaps is not None else ()
             earlier = with_earlier(known, self._numbers())
-        numbers = take(start_of(epoch, first, knows_all=first == 0), first, first + count)
+        start = position_of(numbers.next, first)
+        numbers = take(numbers, start, start + count)
         self.planned_epoch, self.planned_batches = epoch, b""
         self._append(first, count, offset)
         gaps = Gaps(numbers.next, numbers.missing, earlier)

@@ -45,6 +45,10 @@ _remember = REMEMBERED.pack
 _decode_batches = msgspec.msgpack.Decoder(list[AppendedBatch]).decode
 
 
+def may_start_anywhere(producer_id: int, adopted: bool) -> bool:
+    return adopted and producer_id < PRODUCER_IDS_OF_AGENTS_FROM
+
+
 @dataclass(slots=True, eq=False)
 class Producer:
     producer_id: int
@@ -60,7 +64,7 @@ class Producer:
     def may_start_anywhere(self) -> bool:
         """Whether the first batch that a journal has of it may not be its first. An agent that gave out its id was not
         asked by anybody who had written before."""
-        return self.adopted and self.producer_id < PRODUCER_IDS_OF_AGENTS_FROM
+        return may_start_anywhere(self.producer_id, self.adopted)
 
     def partition(self, partition_id: int) -> ProducerPartition:
         state = self.partitions.get(partition_id)
@@ -149,6 +153,11 @@ def read_producer_partition(tx: Transaction, producer_id: int, partition_id: int
         return ProducerPartition(producer_id, partition_id)
     epoch, batches, gaps = rows[0]
     return ProducerPartition(producer_id, partition_id, epoch, _stored_batches(batches), decode_gaps(gaps))
+
+
+def read_may_start_anywhere(tx: Transaction, producer_id: int) -> bool:
+    rows = tx.query("SELECT adopted FROM producers WHERE producer_id = ?", (producer_id,))
+    return may_start_anywhere(producer_id, bool(rows[0][0]) if rows else True)
 
 
 class Producers:

@@ -14,7 +14,12 @@ from braidlog.control.interface import IndexedExtent, ObjectSequenced, StoredObj
 from braidlog.control.metadata import MetadataStore, Row, Transaction
 from braidlog.control.partitions import PartitionState
 from braidlog.control.producer_partition import ProducerPartition
-from braidlog.control.producers import decode_batches, read_producer_partition, write_producer_partitions
+from braidlog.control.producers import (
+    decode_batches,
+    read_may_start_anywhere,
+    read_producer_partition,
+    write_producer_partitions,
+)
 
 _INSERT = (
     "INSERT INTO extents (partition_id, base_offset, end_offset, object_number, position, length,"
@@ -208,6 +213,7 @@ def _recover(tx: Transaction) -> None:
     extent_rows: list[Row] = []
     changed: dict[int, list[int]] = {}
     producers: dict[tuple[int, int], ProducerPartition] = {}
+    any_start: dict[int, bool] = {}
     for encoded, producer_batches in tx.query("SELECT extents, producer_batches FROM recent_objects ORDER BY number"):
         for extent in _decode(encoded):
             known = bounds[extent.partition_id]
@@ -225,7 +231,9 @@ def _recover(tx: Transaction) -> None:
             if state is None:
                 state = read_producer_partition(tx, producer_id, partition_id)
                 producers[producer_id, partition_id] = state
-            state.replay(epoch, batch)
+            if producer_id not in any_start:
+                any_start[producer_id] = read_may_start_anywhere(tx, producer_id)
+            state.replay(epoch, batch, any_start[producer_id])
     _insert_extents(tx, extent_rows)
     _update_partitions(tx, [(*known, partition_id) for partition_id, known in changed.items()])
     write_producer_partitions(tx, producers.values())

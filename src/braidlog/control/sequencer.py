@@ -58,17 +58,20 @@ class RefusedTogether(BraidError):
 
 def _read_footer(request: CommitObject) -> Footer:
     footer = decode_footer_bytes(request.footer)
-    if request.key.startswith(JOURNAL_PREFIX):
-        parse_journal_key(request.key)
-    elif parse_data_key(request.key).write_epoch != footer.write_epoch:
+    # No journal's file is refused for its epoch: what protects it from the sweeper is the record of its sequence.
+    if not _is_journaled(request) and parse_data_key(request.key).write_epoch != footer.write_epoch:
         raise CorruptObject(f"{request.key} names another write epoch than its footer, {footer.write_epoch}")
     if extents_length(footer) > request.size:
         raise CorruptObject(f"the extents of {request.key} do not fit into its {request.size} bytes")
     return footer
 
 
+def _is_journaled(request: CommitObject) -> bool:
+    return request.key.startswith(JOURNAL_PREFIX)
+
+
 def _pending(request: CommitObject, footer: Footer, done: asyncio.Future[ObjectVerdict]) -> Pending:
-    if not request.key.startswith(JOURNAL_PREFIX):
+    if not _is_journaled(request):
         return Pending(request, footer, done)
     place = parse_journal_key(request.key)
     return Pending(request, footer, done, (place.incarnation, place.sequence), place.slot)
@@ -157,6 +160,8 @@ class Sequencer:
         """
         footers = [_read_footer(request) for request in requests]
         for request, footer in zip(requests, footers, strict=True):
+            if _is_journaled(request):
+                raise RefusedTogether(ErrorCode.INVALID_RECORD, f"{request.key}: only agents write journals")
             self._check_acceptable(request.key, footer)
         await self._numbers.reserve(len(footers))
         plan = self._start_plan({})
@@ -277,12 +282,23 @@ class Sequencer:
         if not repeated:
             return []
         rest: list[Pending] = []
+        await self._record_copies([waiting for waiting, _, _ in plan.verdicts if waiting.footer.nonce in repeated])
         for waiting, _, _ in plan.verdicts:
             if waiting.footer.nonce in repeated:
                 self._finish_known(waiting, repeated[waiting.footer.nonce])
             else:
                 rest.append(waiting)
         return rest
+
+    async def _record_copies(self, copies: list[Pending]) -> None:
+        """Files of journals that were sequenced before from another slot: these slots have nothing left to sequence."""
+        journal = JournalPlan(self._sequences, self._held, self._producers.start_plan(), self._clock.wall_ms())
+        slots = [(each.journal, each.slot) for each in copies if each.journal is not None]
+        for key, slot in slots:
+            journal.add_slot(key, slot)
+        if slots:
+            await self._metadata.transact(journal.write)
+            journal.apply(self.journal_counts)
 
     async def give_up(self, batches: Sequence[HeldBatch]) -> None:
         """Append these batches, which wait for others, and what they keep waiting. Called by who holds the turn."""

@@ -212,6 +212,7 @@ class ControlService(GroupCalls):
             held=held,
             clock=clock,
             settings=settings.journals,
+            wait_s_max=settings.producer_expiration_s / 2,
         )
         self.sequencer.is_behind = self.journals.is_behind
         self.producers.sequenced_until_ms = self.journals.sequenced_until_ms
