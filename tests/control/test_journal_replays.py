@@ -439,3 +439,20 @@ async def test_a_result_of_another_kind_is_refused(plane: Plane, topic: TopicInf
     job = await plane.service.take_job(TakeJob("agent", [REPLAY]))
     other = ReplayDone("agent-b", 0, False, [])
     assert not (await plane.service.complete_job(CompleteJob(job.job_id, job.token, [], [], replay=other))).accepted
+
+
+def test_a_number_that_no_scan_has_is_not_replayed_before_the_next_one_that_has_it() -> None:
+    """After a restart numbers go on a block higher. Whoever was promised the next one must wait for the one that came."""
+    needs = ReplayNeeds()
+    needs.scan_asked(1001, 10)
+    needs.scan_ended(1001, [("a", 0)])
+    assert needs.replayed_scan == 0
+    needs.scan_asked(2001, 20)
+    needs.scan_ended(2001, [("a", 0), ("a", 1)])
+    needs.sequence_replayed(("a", 0), 1001)
+    assert needs.replayed_scan == 1001
+    assert needs.replayed_ms == 10
+    needs.sequence_replayed(("a", 0), 2001)
+    assert needs.replayed_scan == 1001
+    needs.sequence_complete(("a", 1))
+    assert needs.replayed_scan == 2001

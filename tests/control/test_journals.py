@@ -150,6 +150,19 @@ async def test_an_older_epoch_replayed_after_a_newer_one_is_appended_once(plane:
     assert await journal.log() == [(0, 0), (1, 0), (0, 1)]
 
 
+async def test_an_older_epoch_keeps_its_order_behind_a_newer_one(plane: Plane, journal: Journal) -> None:
+    pid = await new_producer(plane.service)
+    await journal.commit(batch(1, pid, 2, 0))
+    assert await journal.commit(batch(1, pid, 0, 1)) == [HELD]
+    assert await journal.commit(batch(1, pid, 2, 2)) == [HELD]
+    # What waits of an older epoch keeps nothing waiting of one that has begun, but one that has not.
+    assert await journal.commit(batch(1, pid, 3, 0)) == [HELD]
+    assert await journal.commit(batch(1, pid, 2, 1)) == [BatchVerdict(0, 1)]
+    assert await journal.log() == [(2, 0), (2, 1), (2, 2)]
+    await journal.commit(batch(1, pid, 0, 0))
+    assert await journal.log() == [(2, 0), (2, 1), (2, 2), (0, 0), (0, 1), (3, 0)]
+
+
 async def test_a_newer_epoch_waits_for_what_waits_of_the_older_one(plane: Plane, journal: Journal) -> None:
     pid = await new_producer(plane.service)
     await journal.commit(batch(1, pid, 0, 0))

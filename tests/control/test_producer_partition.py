@@ -86,9 +86,12 @@ def test_an_older_epoch_after_a_newer_one_is_appended_once() -> None:
     assert journaled(known, 0, 3) is Judged.DUPLICATE
     assert journaled(known, 3, 2) is Judged.OLDER_EPOCH
     assert journaled(known, 3, 2) is Judged.DUPLICATE
-    # Of epoch 1 nothing is known: all of it may come.
+    # Of epoch 1 nothing is known: all of it may come, in its own order.
+    assert journaled(known, 2, 2, epoch=1) is Judged.HELD
+    assert journaled(known, 0, 2, epoch=1) is Judged.OLDER_EPOCH
+    assert journaled(known, 2, 2, epoch=1) is Judged.OLDER_EPOCH
+    assert journaled(known, 7, 2, epoch=1, force=True) is Judged.OLDER_EPOCH
     assert journaled(known, 5, 2, epoch=1) is Judged.OLDER_EPOCH
-    assert journaled(known, 3, 2, epoch=1) is Judged.OLDER_EPOCH
     assert journaled(known, 5, 2, epoch=1) is Judged.DUPLICATE
     assert journaled(known, 3, 1, epoch=2) is Judged.APPENDED
     assert known.judge(0, 5, 1, 0, False) == 47

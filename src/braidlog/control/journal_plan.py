@@ -204,21 +204,28 @@ class JournalPlan:
         *,
         given_up: frozenset[HeldBatch] = frozenset(),
     ) -> None:
-        """Append what of this producer waits in the partition and is in order now, or is given up."""
+        """Append what of this producer waits in the partition and is in order now, or is given up.
+
+        What waits in an epoch keeps the rest of it waiting, and every epoch that has not begun.
+        """
         waiting = self._planned(known)
         in_order = sorted(waiting.values(), key=lambda held: (*known.order_of(held.epoch, held.first), held.count))
         # What comes before a batch that waits no longer does not wait either.
         forced_count = 0
         if given_up:
             forced_count = max((place for place, held in enumerate(in_order, 1) if held in given_up), default=0)
+        waits: int | None = None
         for place, held in enumerate(in_order):
+            if waits is not None and (held.epoch == waits or held.epoch > known.planned_epoch):
+                continue
             offset = state.planned_next_offset
             judged = known.judge_journaled(
                 held.epoch, held.first, held.count, offset, any_start=producer.may_start_anywhere
             )
             if judged is Judged.HELD:
                 if place >= forced_count:
-                    return
+                    waits = held.epoch
+                    continue
                 judged = known.judge_journaled(
                     held.epoch, held.first, held.count, offset, any_start=producer.may_start_anywhere, force=True
                 )

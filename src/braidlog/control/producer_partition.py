@@ -139,7 +139,7 @@ class ProducerPartition:
         `force`: it has waited long enough."""
         planned_epoch = self.planned_epoch
         if epoch < planned_epoch:
-            return self._judge_older(epoch, first, count)
+            return self._judge_older(epoch, first, count, any_start=any_start, force=force)
         if epoch > planned_epoch:
             if first != 0 and not force and not (any_start and planned_epoch < 0):
                 return Judged.HELD
@@ -162,15 +162,18 @@ class ProducerPartition:
         self._set_numbers(taken)
         return Judged.APPENDED if found is Standing.AHEAD else Judged.LATE
 
-    def _judge_older(self, epoch: int, first: int, count: int) -> Judged:
-        """It comes behind a later epoch in any case, so it waits for nothing."""
+    def _judge_older(self, epoch: int, first: int, count: int, *, any_start: bool, force: bool) -> Judged:
+        """It comes behind a later epoch in any case. Within its own, the order is kept."""
         gaps = self.planned_gaps or Gaps(self.planned_sequence)
         numbers = next((each for each in gaps.earlier if each.epoch == epoch), None)
         if numbers is None:
-            numbers = start_anywhere(epoch, first)
+            numbers = start_anywhere(epoch, first) if any_start else start_of_epoch(epoch)
         start = position_of(numbers.next, first)
-        if standing(numbers, start, start + count) is Standing.SEQUENCED:
+        found = standing(numbers, start, start + count)
+        if found is Standing.SEQUENCED:
             return Judged.DUPLICATE
+        if found is Standing.AHEAD and not force:
+            return Judged.HELD
         earlier = with_earlier(gaps.earlier, take(numbers, start, start + count))
         self.planned_gaps = Gaps(gaps.next, gaps.missing, earlier)
         return Judged.OLDER_EPOCH

@@ -15,7 +15,7 @@ class _Need:
 
 
 class ReplayNeeds:
-    """Scans are numbered from 1 on, and end in the order of their numbers.
+    """Scans end in the order of their numbers, which are above 0 and may leave some out.
 
     A scan is replayed when each sequence that it has found, or that was known when it ended, was replayed by a job that
     began after it was asked for: then all that was journaled before that is sequenced.
@@ -24,6 +24,8 @@ class ReplayNeeds:
     def __init__(self) -> None:
         self._needs: dict[SequenceKey, _Need] = {}
         self._ended_scan = 0
+        self._ended: list[int] = []
+        """Scans that have ended and are not replayed, in their order. Not every number is that of a scan."""
         self._asked_ms: dict[int, int] = {}
         """When each scan was asked for that is not replayed yet."""
         self.replayed_scan = 0
@@ -40,7 +42,9 @@ class ReplayNeeds:
                 self._needs[key] = _Need(scan, scan)
             else:
                 need.until_scan = max(need.until_scan, scan)
-        self._ended_scan = max(self._ended_scan, scan)
+        if scan > self._ended_scan:
+            self._ended_scan = scan
+            self._ended.append(scan)
         self._advance()
 
     def sequence_replayed(self, key: SequenceKey, scan: int) -> None:
@@ -68,7 +72,8 @@ class ReplayNeeds:
         return self._ended_scan
 
     def _advance(self) -> None:
-        replayed = min((need.since_scan - 1 for need in self._needs.values()), default=self._ended_scan)
-        self.replayed_scan = max(self.replayed_scan, min(replayed, self._ended_scan))
+        waits_from = min((need.since_scan for need in self._needs.values()), default=self._ended_scan + 1)
+        while self._ended and self._ended[0] < waits_from:
+            self.replayed_scan = self._ended.pop(0)
         for scan in [each for each in self._asked_ms if each <= self.replayed_scan]:
             self.replayed_ms = max(self.replayed_ms, self._asked_ms.pop(scan))
