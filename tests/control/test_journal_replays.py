@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 from tests.control.driver import Plane, batch, create_topic, start_plane
 from tests.control.journal_driver import LIGHTNING, ReplayingAgent, fence, journal_file
 
@@ -29,6 +30,7 @@ from braidlog.control.interface import (
     TakeJob,
     TopicInfo,
 )
+from braidlog.control.journal_meters import JournalMeters
 from braidlog.control.journal_settings import JournalSettings
 from braidlog.control.journals import should_seal
 from braidlog.control.replays import ReplayNeeds
@@ -317,7 +319,7 @@ def test_a_scan_is_replayed_when_all_that_it_found_was_replayed_after_it() -> No
     needs.scan_asked(5, 1000)
     needs.scan_ended(5, [first, second])
     needs.sequence_replayed(first, 5)
-    assert (needs.replayed_scan, needs.replayed_ms) == (4, 0)
+    assert (needs.replayed_scan, needs.replayed_ms) == (0, 0)
     needs.scan_asked(6, 2000)
     needs.scan_ended(6, [first, second])
     # This job was planned before the second scan.
@@ -442,7 +444,7 @@ async def test_a_result_of_another_kind_is_refused(plane: Plane, topic: TopicInf
 
 
 def test_a_number_that_no_scan_has_is_not_replayed_before_the_next_one_that_has_it() -> None:
-    """After a restart numbers go on a block higher. Whoever was promised the next one must wait for the one that came."""
+    """After a restart numbers go on a block higher: who was promised the next one waits for the one that came."""
     needs = ReplayNeeds()
     needs.scan_asked(1001, 10)
     needs.scan_ended(1001, [("a", 0)])
@@ -456,3 +458,17 @@ def test_a_number_that_no_scan_has_is_not_replayed_before_the_next_one_that_has_
     assert needs.replayed_scan == 1001
     needs.sequence_complete(("a", 1))
     assert needs.replayed_scan == 2001
+
+
+async def test_figures_for_prometheus(plane: Plane, agent: ReplayingAgent, topic: TopicInfo) -> None:
+    registry = CollectorRegistry()
+    registry.register(JournalMeters(plane.service.journals))
+    await agent.put(file(topic, 0))
+    await plane.service.commit_object(file(topic, 1))
+    assert registry.get_sample_value("braidlog_control_journal_files_total", {"path": "fast"}) == 1
+    assert registry.get_sample_value("braidlog_control_journal_unreplayed_files") == 1
+    await plane.service.journals.plan_once()
+    await agent.work()
+    assert registry.get_sample_value("braidlog_control_journal_files_total", {"path": "slow"}) == 1
+    assert registry.get_sample_value("braidlog_control_journal_unreplayed_files") == 0
+    assert registry.get_sample_value("braidlog_control_journal_complete_sequences") == 1
