@@ -35,6 +35,7 @@ PLAIN_PARTITIONS = 2
 RECORDS_PER_S = 10_000
 RECORDS_PER_BATCH = 500
 SAMPLE_S = 5.0
+STEPS_MAX = 50_000_000
 DRAIN_S_MAX = 3_600.0
 AFTER_S = 60.0
 """How long the load goes on after the backlog is gone."""
@@ -134,6 +135,7 @@ class Outcome:
 
 
 async def run_outage(world: World, options: Options) -> Outcome:
+    world.loop.steps_max = STEPS_MAX
     await world.create_topic(TOPIC, PARTITIONS)
     world.topics.clear()  # it is read here, and not record by record as the simulator does
     ledger = Ledger(RECORDS_PER_BATCH)
