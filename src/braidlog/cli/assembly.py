@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from braidlog.control.group_settings import GroupSettings, MigrationPolicy
 from braidlog.control.interface import AlterConfigs, ConfigChange, ControlPlane
 from braidlog.control.job_settings import JobSettings
+from braidlog.control.journal_meters import JournalMeters
 from braidlog.control.journal_settings import JournalSettings
 from braidlog.control.metadata import open_metadata
 from braidlog.control.server import serve_control
@@ -282,6 +283,7 @@ async def _start_control(
     )
     stack.push_async_callback(service.close)
     await service.start()
+    around.metrics.register(JournalMeters(service.journals))
     if settings.num_partitions != 1 and "num.partitions" not in service.catalog.cluster_configs:
         change = ConfigChange("num.partitions", 0, str(settings.num_partitions))
         await service.alter_configs(AlterConfigs(CLUSTER_RESOURCE, "", [change]))

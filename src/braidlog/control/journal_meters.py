@@ -15,7 +15,7 @@ class JournalMeters(Collector):
     def collect(self) -> Iterator[Metric]:
         figures = self._journals.statistics()
         files = CounterMetricFamily(
-            "braidlog_journal_files", "Journaled files that were sequenced, by who brought them.", labels=["path"]
+            "braidlog_control_journal_files", "Journaled files that were sequenced, by who brought them.", labels=["path"]
         )
         files.add_metric(["fast"], figures.fast_files)
         files.add_metric(["slow"], figures.slow_files)
@@ -27,7 +27,7 @@ class JournalMeters(Collector):
             ("dropped_batches", "Journaled batches of deleted topics.", figures.dropped_batches),
             ("gaps_given_up", "Gaps of producers that were waited for in vain.", figures.gaps_given_up),
         ):
-            yield CounterMetricFamily(f"braidlog_journal_{name}", text, count)
+            yield CounterMetricFamily(f"braidlog_control_journal_{name}", text, count)
         for name, text, value in (
             ("held_batches", "Batches that wait for what comes before them.", figures.held_batches),
             ("open_sequences", "Sequences that are not wholly sequenced.", figures.open_sequences),
@@ -36,4 +36,4 @@ class JournalMeters(Collector):
             ("scans_behind", "Scans that are not replayed.", figures.scans_requested - figures.scans_replayed),
             ("replayed_timestamp_ms", "All journaled before is sequenced.", figures.replayed_ms),
         ):
-            yield GaugeMetricFamily(f"braidlog_journal_{name}", text, value=value)
+            yield GaugeMetricFamily(f"braidlog_control_journal_{name}", text, value=value)
