@@ -1,6 +1,8 @@
 """Clients of other languages, by scripts that take them from their registries, and say so where they cannot."""
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,14 @@ SCRIPTS = Path(__file__).parent / "scripts"
 @pytest.mark.slow
 @pytest.mark.parametrize("script", sorted(path.name for path in SCRIPTS.glob("*.sh")))
 def test_script(script: str, bootstrap: str) -> None:
-    done = subprocess.run([SCRIPTS / script, bootstrap], capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(
+        [SCRIPTS / script, bootstrap],
+        env={**os.environ, "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     if "SKIPPED:" in done.stdout:
         pytest.skip(done.stdout.strip())
     assert done.returncode == 0, done.stdout + done.stderr
