@@ -249,6 +249,7 @@ def _submit(
             message = "transactional records without a transactional id"
             return _refused(index, ErrorCode.transactional_id_authorization_failed, message)
         if batch.is_transactional and agent.is_journaled(topic.info.topic_id):
+            # Here and not when the partition is added: a client can only abort a transaction that has begun.
             return _refused(index, ErrorCode.policy_violation, NO_TRANSACTIONS)
         if not agent.admission.takes(topic, batch.is_transactional):
             agent.admission.refused_writes += 1

@@ -69,10 +69,6 @@ async def _add(
             ErrorCode.unknown_topic_or_partition if each is None else ErrorCode.operation_not_attempted
             for each in known
         ]
-    journaled = [each is not None and context.agent.is_journaled(each.topic_id) for each in known]
-    if any(journaled) and not verify_only:
-        # Clients take it for the transaction's end, and tell it to their user: no later attempt would fare better.
-        return [ErrorCode.policy_violation if each else ErrorCode.operation_not_attempted for each in journaled]
     partitions = [(each.topic_id, each.index) for each in known if each is not None]
     try:
         answer = await context.agent.control.add_partitions_to_transaction(
