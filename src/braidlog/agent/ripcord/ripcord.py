@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 TICK_S = 1.0
 CALM_PUBLISH_INTERVAL_S = 600.0
 """How often an agent publishes itself in normal times: only so that one that starts in an outage finds it."""
-SNAPSHOT_INTERVAL_S = 10.0
+SNAPSHOT_INTERVAL_S = 5.0
 """A change is in the bucket at the latest so much later, plus the time of a write."""
 STALE_AGENTS_S = ALIVE_MS / 1000 + PUBLISH_INTERVAL_S
 """So long into an outage those agents are still named that the control plane named last: they may not have noticed."""
