@@ -6,7 +6,8 @@
 
 `model` runs batcher, caches and debatcher over the latency model of S3 in virtual time: its latencies and requests do
 not depend on this machine. `core` is CPU per byte without a store's waiting. `spark` compares elapsed time and
-exchanged bytes with the native shuffle in the same session. README.md says what each figure means.
+exchanged bytes with the native shuffle in the same session; `aggregate` is a stream of groups, and `fused` a pipeline
+from topic to topic, both beside Spark's own. README.md says what each figure means.
 """
 
 import argparse
@@ -43,8 +44,9 @@ TARGETS = {
     "model_error_gets": 0.05,
     "elapsed_vs_native_16": 1.1,
     "elapsed_vs_native_200": 1.5,
+    "fused_vs_native": 0.6,
 }
-AT_LEAST = {"batch_fill_16mib": 0.95, "cost_vs_kafka": 40.0}
+AT_LEAST = {"batch_fill_16mib": 0.95, "cost_vs_kafka": 40.0, "aggregate_vs_native_count": 1.0}
 
 
 class Scale:
@@ -56,6 +58,8 @@ class Scale:
         self.core_mib = 256 if quick else 1024
         self.spark_rows = 100_000 if quick else 500_000
         self.spark_runs = 2 if quick else 3
+        self.aggregate_batches = 4 if quick else 8
+        self.fused_mb = 512 if quick else 2048
 
 
 def load_of(batch_mib: int, scale: Scale, instances: int = 3) -> ShuffleLoad:
@@ -301,7 +305,25 @@ def exchanged_bytes(session: Any) -> int:
     return sum(stages.apply(number).shuffleWriteBytes() for number in range(stages.size()))
 
 
-SCENARIOS: dict[str, Callable[[Scale], Figures]] = {"model": model, "core": core, "spark": spark}
+def aggregate(scale: Scale) -> Figures:
+    import _shuffle_aggregate
+
+    return _shuffle_aggregate.aggregate(1_000_000, scale.aggregate_batches, scale.spark_runs)
+
+
+def fused(scale: Scale) -> Figures:
+    import _shuffle_aggregate
+
+    return _shuffle_aggregate.fused(scale.fused_mb, scale.spark_runs)
+
+
+SCENARIOS: dict[str, Callable[[Scale], Figures]] = {
+    "model": model,
+    "core": core,
+    "spark": spark,
+    "aggregate": aggregate,
+    "fused": fused,
+}
 
 
 def say(text: str) -> None:
