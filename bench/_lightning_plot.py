@@ -7,33 +7,14 @@ from typing import Any
 import numpy as np
 
 from _lightning_model import CLASSIC, FLOOR, LIGHTNING, Samples
+from _plotting import styled_pyplot
 
 COLORS = {CLASSIC: "#30638e", LIGHTNING: "#d1495b", FLOOR: "#8a8f98"}
 LABELS = {CLASSIC: "classic", LIGHTNING: "lightning", FLOOR: "waiting and PUT alone"}
-INK = "#2b2d42"
 
 
 def plot(runs: Mapping[str, Samples], figures: Mapping[str, Any], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    plt.rcParams.update(
-        {
-            "font.size": 9,
-            "axes.edgecolor": "#c8ccd4",
-            "axes.labelcolor": INK,
-            "xtick.color": INK,
-            "ytick.color": INK,
-            "text.color": INK,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.grid": True,
-            "grid.color": "#eceef2",
-            "axes.axisbelow": True,
-        }
-    )
+    plt = styled_pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), sharex=True, sharey=True, layout="constrained")
     for kind in (CLASSIC, LIGHTNING, FLOOR):
         _draw(axes[0], kind, runs[kind].acknowledged_s)

@@ -6,7 +6,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-INK, AWAY = "#2b2d42", "#f6e7e4"
+from _plotting import styled_pyplot
+
+AWAY = "#f6e7e4"
 ACCEPTED, BACKLOG, SEQUENCES, FAST, SLOW = "#30638e", "#d1495b", "#8a8f98", "#edae49", "#d1495b"
 BARS = 160
 
@@ -40,26 +42,7 @@ def plot(
     figures: Mapping[str, Any],
     path: Path,
 ) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    plt.rcParams.update(
-        {
-            "font.size": 9,
-            "axes.edgecolor": "#c8ccd4",
-            "axes.labelcolor": INK,
-            "xtick.color": INK,
-            "ytick.color": INK,
-            "text.color": INK,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.grid": True,
-            "grid.color": "#eceef2",
-            "axes.axisbelow": True,
-        }
-    )
+    plt = styled_pyplot()
     figure, axes = plt.subplots(4, 1, figsize=(11, 9), sharex=True, layout="constrained")
     at_s = np.array(samples.at_s)
     edges_s = np.linspace(at_s[0], at_s[-1], min(BARS, len(at_s) - 1) + 1)

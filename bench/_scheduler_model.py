@@ -22,7 +22,7 @@ from braidlog.scheduling.closing import Close, CloseThresholds, decide_close
 from braidlog.scheduling.groups import group_ids, members, merge, split
 from braidlog.scheduling.loads import ShardLoad, bytes_per_s_after, slots_used_at
 from braidlog.scheduling.policy import Policy
-from braidlog.scheduling.regrouping import Merge, RegroupThresholds, Split
+from braidlog.scheduling.regrouping import Merge, RegroupThresholds, Split, Standing
 from braidlog.scheduling.turns import may_take_turn, takeover_s
 
 MIB = 1 << 20
@@ -329,9 +329,8 @@ class SchedulerModel:
     def _check_groups(self) -> None:
         """Every group's first shard looks at its group, one after the other, as each would on its own."""
         for shard in range(self.agent.shard_count):
-            decision = self.policy.regroup(
-                self._regroup, self.groups, shard, self._loads, now_s=self.now_s, decided_s=self.decided_s
-            )
+            standing = Standing(self.groups, self._loads, self.decided_s, self.now_s)
+            decision = self.policy.regroup(self._regroup, standing, shard)
             if isinstance(decision, Split):
                 self._split(decision)
             elif isinstance(decision, Merge):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from _plotting import INK, styled_pyplot
 from _scheduler_model import AgentModel
 from _scheduler_report import MB, Columnar, Columns, Trace, put_usd_month
 
@@ -14,7 +15,6 @@ ORDER = ("funnel", "coordinator", "per-shard", "adaptive")
 """Drawn last is drawn on top."""
 DASHED = {"coordinator"}
 """It nearly always coincides with the funnel, which must show through."""
-INK = "#2b2d42"
 WINDOWS = 300
 """Points of a line over the whole trace."""
 
@@ -31,26 +31,7 @@ def headline(keys: Mapping[str, float], agent: AgentModel) -> str:
 
 
 def plot(runs: Mapping[str, Columnar], agent: AgentModel, trace: Trace, keys: Mapping[str, float], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    plt.rcParams.update(
-        {
-            "font.size": 9,
-            "axes.edgecolor": "#c8ccd4",
-            "axes.labelcolor": INK,
-            "xtick.color": INK,
-            "ytick.color": INK,
-            "text.color": INK,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.grid": True,
-            "grid.color": "#eceef2",
-            "axes.axisbelow": True,
-        }
-    )
+    plt = styled_pyplot()
     figure, axes = plt.subplots(
         4, 2, figsize=(14, 10), width_ratios=[3.2, 1], sharex="col", sharey="row", layout="constrained"
     )

@@ -6,7 +6,7 @@ import pytest
 
 from braidlog.scheduling.loads import ShardLoad
 from braidlog.scheduling.policy import POLICIES, policy_named
-from braidlog.scheduling.regrouping import RegroupThresholds, Split
+from braidlog.scheduling.regrouping import RegroupThresholds, Split, Standing
 from braidlog.scheduling.turns import holder, may_take_turn, takeover_s
 
 LOADS = [ShardLoad(backlog_bytes=size) for size in (5, 0, 70, 70, 0, 9, 0, 0)]
@@ -52,7 +52,7 @@ def test_what_sets_them_apart(name: str, groups: list[int], holders: list[int], 
 
 def test_only_adaptive_regroups() -> None:
     decisions = {
-        name: policy.regroup(THRESHOLDS, [0] * 8, 0, LOADS, now_s=1.0, decided_s=[-inf] * 8)
+        name: policy.regroup(THRESHOLDS, Standing([0] * 8, LOADS, [-inf] * 8, 1.0), 0)
         for name, policy in POLICIES.items()
     }
     assert decisions == {"adaptive": Split(0, range(4, 8)), "per-shard": None, "funnel": None, "coordinator": None}

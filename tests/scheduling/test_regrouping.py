@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from braidlog.scheduling.groups import buddy, check_groups, first_groups, members, merge, single_groups, split
 from braidlog.scheduling.loads import ShardLoad, bytes_per_s_after, bytes_per_s_at, group_load, slots_used_at
-from braidlog.scheduling.regrouping import Merge, RegroupThresholds, Split, decide_regroup
+from braidlog.scheduling.regrouping import Merge, RegroupThresholds, Split, Standing, decide_regroup
 
 MIB = 1 << 20
 THRESHOLDS = RegroupThresholds(size_bytes=4 * MIB, interval_s=0.25, in_flight_max=4)
@@ -19,7 +19,7 @@ NOW_S = 100.0
 
 def decide(groups: list[int], shard: int, loads: list[ShardLoad], decided_s: list[float] | None = None) -> object:
     decided_s = decided_s if decided_s is not None else [-inf] * len(groups)
-    return decide_regroup(THRESHOLDS, groups, shard, loads, now_s=NOW_S, decided_s=decided_s)
+    return decide_regroup(THRESHOLDS, Standing(groups, loads, decided_s, NOW_S), shard)
 
 
 def busy(backlog_bytes: int, *, uploads: int = 0, oldest_s: float = NOW_S - 0.1, used: float = 0.0) -> ShardLoad:
@@ -73,7 +73,7 @@ def test_where_memory_is_scarce_a_smaller_backlog_splits() -> None:
     scarce = replace(THRESHOLDS, backlog_bytes_per_shard_max=MIB)
     loads = [busy(3 * MIB), IDLE]
     assert decide(first_groups(2), 0, loads) is None
-    decision = decide_regroup(scarce, first_groups(2), 0, loads, now_s=NOW_S, decided_s=[-inf, -inf])
+    decision = decide_regroup(scarce, Standing(first_groups(2), loads, [-inf, -inf], NOW_S), 0)
     assert decision == Split(0, range(1, 2))
 
 
@@ -139,7 +139,7 @@ def test_under_random_loads_groups_stay_aligned_and_nobody_decides_twice_in_a_wi
         pattern = data.draw(st.lists(load_of_a_shard, min_size=1, max_size=4))
         loads = [pattern[shard % len(pattern)] for shard in range(shard_count)]
         for shard in range(shard_count):
-            decision = decide_regroup(THRESHOLDS, groups, shard, loads, now_s=now_s, decided_s=decided_s)
+            decision = decide_regroup(THRESHOLDS, Standing(groups, loads, decided_s, now_s), shard)
             if decision is None:
                 continue
             assert groups[shard] == shard == decision.group, "only a group's first shard decides"
@@ -168,7 +168,7 @@ def test_light_load_converges_to_one_group_and_full_load_to_one_per_shard_and_ba
             now_s += THRESHOLDS.window_s
             aged = [replace(load, oldest_s=now_s, slots_used_s=now_s) for load in loads]
             for shard in range(shard_count):
-                decision = decide_regroup(THRESHOLDS, groups, shard, aged, now_s=now_s, decided_s=decided_s)
+                decision = decide_regroup(THRESHOLDS, Standing(groups, aged, decided_s, now_s), shard)
                 if isinstance(decision, Split):
                     groups = split(groups, shard)
                     decided_s[decision.upper.start] = now_s

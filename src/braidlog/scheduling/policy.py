@@ -11,7 +11,7 @@ from typing import Protocol
 from braidlog.scheduling import turns
 from braidlog.scheduling.groups import first_groups, single_groups
 from braidlog.scheduling.loads import ShardLoad
-from braidlog.scheduling.regrouping import Merge, RegroupThresholds, Split, decide_regroup
+from braidlog.scheduling.regrouping import Merge, RegroupThresholds, Split, Standing, decide_regroup
 
 
 class Policy(Protocol):
@@ -22,16 +22,7 @@ class Policy(Protocol):
         """The group map that an agent starts with."""
         ...
 
-    def regroup(
-        self,
-        thresholds: RegroupThresholds,
-        groups: Sequence[int],
-        shard: int,
-        loads: Sequence[ShardLoad],
-        *,
-        now_s: float,
-        decided_s: Sequence[float],
-    ) -> Split | Merge | None:
+    def regroup(self, thresholds: RegroupThresholds, standing: Standing, shard: int) -> Split | Merge | None:
         """What the shard should do to its group now: see `decide_regroup`."""
         ...
 
@@ -52,17 +43,8 @@ class Adaptive:
     def first_groups(self, shard_count: int) -> list[int]:
         return first_groups(shard_count)
 
-    def regroup(
-        self,
-        thresholds: RegroupThresholds,
-        groups: Sequence[int],
-        shard: int,
-        loads: Sequence[ShardLoad],
-        *,
-        now_s: float,
-        decided_s: Sequence[float],
-    ) -> Split | Merge | None:
-        return decide_regroup(thresholds, groups, shard, loads, now_s=now_s, decided_s=decided_s)
+    def regroup(self, thresholds: RegroupThresholds, standing: Standing, shard: int) -> Split | Merge | None:
+        return decide_regroup(thresholds, standing, shard)
 
     def holder(self, shards: Sequence[int], turn: int, loads: Sequence[ShardLoad]) -> int:
         return turns.holder(shards, turn)
@@ -74,16 +56,7 @@ class Adaptive:
 class _Fixed(Adaptive):
     """The groups stay what they were at the start."""
 
-    def regroup(
-        self,
-        thresholds: RegroupThresholds,
-        groups: Sequence[int],
-        shard: int,
-        loads: Sequence[ShardLoad],
-        *,
-        now_s: float,
-        decided_s: Sequence[float],
-    ) -> Split | Merge | None:
+    def regroup(self, thresholds: RegroupThresholds, standing: Standing, shard: int) -> Split | Merge | None:
         return None
 
 

@@ -77,17 +77,22 @@ class Merge:
     absorbed: range
 
 
-def decide_regroup(
-    thresholds: RegroupThresholds,
-    groups: Sequence[int],
-    shard: int,
-    loads: Sequence[ShardLoad],
-    *,
-    now_s: float,
-    decided_s: Sequence[float],
-) -> Split | Merge | None:
-    """What the shard should do to its group now. `decided_s` has, by group id, when the group was last made or changed:
-    a split writes it for both halves, a merge for the group that stays."""
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How things stand when a shard looks at its group."""
+
+    groups: Sequence[int]
+    loads: Sequence[ShardLoad]
+    """By shard, of all shards."""
+    decided_s: Sequence[float]
+    """By group id, when the group was last made or changed: a split writes it for both halves, a merge for the group
+    that stays."""
+    now_s: float
+
+
+def decide_regroup(thresholds: RegroupThresholds, standing: Standing, shard: int) -> Split | Merge | None:
+    """What the shard should do to its group now."""
+    groups, loads, decided_s, now_s = standing.groups, standing.loads, standing.decided_s, standing.now_s
     if groups[shard] != shard or now_s - decided_s[shard] < thresholds.window_s:
         return None
     memory_s = thresholds.memory_s

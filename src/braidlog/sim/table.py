@@ -3,13 +3,12 @@
 The table also watches over what no client can see: how long a group's lock is held, and who changes the groups.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from braidlog.runtime.entropy import Entropy
 from braidlog.scheduling.groups import buddy, check_groups, group_ids, halves, members
-from braidlog.scheduling.loads import ShardLoad
 from braidlog.scheduling.policy import Adaptive
-from braidlog.scheduling.regrouping import Merge, RegroupThresholds, Split
+from braidlog.scheduling.regrouping import Merge, RegroupThresholds, Split, Standing
 from braidlog.sim.loop import VirtualLoop
 from braidlog.sim.process import Process
 from braidlog.writing.board import Board, BoardShape
@@ -54,16 +53,8 @@ class Restless(Adaptive):
     def __init__(self, entropy: Entropy) -> None:
         self._entropy = entropy
 
-    def regroup(
-        self,
-        thresholds: RegroupThresholds,
-        groups: Sequence[int],
-        shard: int,
-        loads: Sequence[ShardLoad],
-        *,
-        now_s: float,
-        decided_s: Sequence[float],
-    ) -> Split | Merge | None:
+    def regroup(self, thresholds: RegroupThresholds, standing: Standing, shard: int) -> Split | Merge | None:
+        groups = standing.groups
         if groups[shard] != shard or self._entropy.below(4):
             return None
         parts = halves(groups, shard)

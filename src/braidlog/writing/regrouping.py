@@ -10,7 +10,7 @@ from braidlog.scheduling.budget import PutBudget, budget_share, merge_budgets, s
 from braidlog.scheduling.groups import group_ids, members, merge, split
 from braidlog.scheduling.loads import ShardLoad
 from braidlog.scheduling.policy import Policy
-from braidlog.scheduling.regrouping import Merge, RegroupThresholds, Split
+from braidlog.scheduling.regrouping import Merge, RegroupThresholds, Split, Standing
 from braidlog.writing.board import Board
 from braidlog.writing.seat import Seat
 
@@ -97,14 +97,9 @@ class Regrouping:
     def step(self, policy: Policy) -> range:
         """Split or merge, if it is time. Returns the shards that should hear of it."""
         groups = self._board.groups()
-        decision = policy.regroup(
-            self._thresholds,
-            groups,
-            self._shard,
-            BoardLoads(self._board),
-            now_s=self._clock.monotonic_s(),
-            decided_s=self._board.decided_s(),
-        )
+        now_s = self._clock.monotonic_s()
+        standing = Standing(groups, BoardLoads(self._board), self._board.decided_s(), now_s)
+        decision = policy.regroup(self._thresholds, standing, self._shard)
         if isinstance(decision, Split):
             return self._split(groups, decision)
         if isinstance(decision, Merge):
