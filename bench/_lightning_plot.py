@@ -17,9 +17,9 @@ def plot(runs: Mapping[str, Samples], figures: Mapping[str, Any], path: Path) ->
     plt = styled_pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), sharex=True, sharey=True, layout="constrained")
     for kind in (CLASSIC, LIGHTNING, FLOOR):
-        _draw(axes[0], kind, runs[kind].acknowledged_s)
-        if kind != FLOOR:
-            _draw(axes[1], kind, runs[kind].visible_s)
+        _draw(axes[0], kind, runs[kind].acknowledged_s, "--" if kind == FLOOR else "-")
+    for kind in (CLASSIC, LIGHTNING):
+        _draw(axes[1], kind, runs[kind].visible_s, "--" if kind == LIGHTNING else "-")
     axes[0].set_title("until the producer has its answer", fontsize=10)
     axes[1].set_title("until a reader is told", fontsize=10)
     axes[0].set_ylabel("share of the records")
@@ -40,8 +40,8 @@ def plot(runs: Mapping[str, Samples], figures: Mapping[str, Any], path: Path) ->
     plt.close(figure)
 
 
-def _draw(axis: Any, kind: str, seconds: Any) -> None:
+def _draw(axis: Any, kind: str, seconds: Any, style: str) -> None:
+    """Lines that lie on others are dashed, so that these show through."""
     ordered = 1000 * np.sort(np.asarray(seconds))
-    style = "--" if kind == FLOOR else "-"
     shares = np.arange(1, len(ordered) + 1) / len(ordered)
     axis.plot(ordered, shares, style, color=COLORS[kind], label=LABELS[kind], linewidth=1.6)

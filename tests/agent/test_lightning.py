@@ -6,9 +6,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tests.agent.lightning_world import LightningWorld, run_lightning
 
-from braidlog.control.interface import ReplayTask
+from braidlog.control.interface import AlterConfigs, ConfigChange, ReplayTask
 from braidlog.objects.keys import JOURNAL_PREFIX, journal_key
 from braidlog.objects.store import StoreUnavailable
+
+TOPIC_RESOURCE = 2
 
 
 def journal_keys(world: LightningWorld) -> list[str]:
@@ -195,6 +197,34 @@ def test_behind_a_file_that_fails_a_producer_hears_that_it_should_send_again(tmp
         await world.clock.sleep(60.0)
         assert await world.read() == [0, 1]
         assert world.service.journals.statistics().duplicate_batches == 1
+        await world.close()
+
+    run_lightning(tmp_path, test)
+
+
+@pytest.mark.parametrize("is_idempotent", [True, False])
+def test_a_topic_that_is_classic_again_loses_nothing_of_its_journal(tmp_path: Path, is_idempotent: bool) -> None:
+    async def test(world: LightningWorld) -> None:
+        await world.start()
+        producer = await world.new_producer() if is_idempotent else -1
+        world.control.loses_commits = True
+        assert await world.write(0, producer) == 0
+        await world.clock.sleep(2.0)
+        world.control.loses_commits = False
+        await world.service.alter_configs(
+            AlterConfigs(TOPIC_RESOURCE, "topic", [ConfigChange("braidlog.topic.type", 0, "classic")])
+        )
+        while world.agent.is_journaled(world.topic_id):
+            await world.agent.view.wait_catalog_change()
+        while code := await world.write(1, producer):
+            assert code == ErrorCode.not_enough_replicas
+            await world.clock.sleep(0.1)
+        assert world.told[-1] == (1, 0)
+        numbers = await world.wait_read(2)
+        assert numbers == [0, 1] if is_idempotent else sorted(numbers) == [0, 1]
+        assert len(journal_keys(world)) >= 1
+        await world.clock.sleep(120.0)
+        assert await world.read() == numbers
         await world.close()
 
     run_lightning(tmp_path, test)
