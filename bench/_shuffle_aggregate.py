@@ -49,10 +49,10 @@ def aggregate(rows_per_batch: int, batches: int, runs: int) -> Figures:
         with tempfile.TemporaryDirectory(prefix="braidlog-bench-") as folder:
             write_files(Path(folder) / "in", rows_per_batch, batches)
             for run in range(runs + 1):
-                for kind in found:
+                for kind, rates in found.items():
                     seconds = stream_s(spark, folder, kind, run)
                     if run:
-                        found[kind].append(rows_per_batch * batches / seconds)
+                        rates.append(rows_per_batch * batches / seconds)
     finally:
         spark.stop()
     figures = {f"aggregate_{kind}_records_per_s": statistics.median(rates) for kind, rates in found.items()}
@@ -97,7 +97,7 @@ def stream_s(spark: Any, folder: str, kind: str, run: int) -> float:
 
 
 def fused(size_mb: int, runs: int) -> Figures:
-    """A topic of 1 KiB records, counted by key into another topic: rows in Python alone, and through Spark's shuffle."""
+    """A topic of 1 KiB records, counted by key into another topic: in Python alone, and through Spark's shuffle."""
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory(prefix="braidlog-bench-") as folder, Process("control", store="file") as control:
         address = control.endpoints["control"]

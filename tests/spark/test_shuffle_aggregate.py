@@ -2,12 +2,17 @@
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.spark.aggregate_job import SCHEMA, groups
 from tests.spark.test_blob_shuffle import random_rows
 
 from braidlog.spark.errors import JobError
@@ -136,8 +141,6 @@ def test_what_cannot_be_is_refused(spark: "SparkSession", shuffle: BlobShuffle) 
 
 # ── streams ──
 
-SCHEMA = "key long, word string, number double, time timestamp"
-
 
 def write_input(folder: Path, files: range, rows: int = 400) -> None:
     """Later files have later times, and some rows of each are late."""
@@ -251,3 +254,26 @@ def test_a_state_that_is_not_its_own_is_refused(spark: "SparkSession", tmp_path:
     with pytest.raises(Exception, match="is not in the store"):
         run_query(shuffle.group_by(stream, "key", partitions=2).count(), tmp_path, "blob", "update", Collected())
     assert json.loads((tmp_path / "checkpoint-blob" / "metadata").read_text())["id"]
+
+
+@pytest.mark.slow
+def test_tasks_that_fail_and_a_driver_killed_in_the_middle(spark: "SparkSession", tmp_path: Path) -> None:
+    write_input(tmp_path, range(10))
+    command = [sys.executable, "-m", "tests.spark.aggregate_job", str(tmp_path)]
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline_s = time.monotonic() + 2 * WAIT_S_MAX
+    commits = tmp_path / "checkpoint" / "commits"
+    while not (commits / "3").exists():
+        assert job.poll() is None, job.communicate()[1][-3000:]
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    job.send_signal(signal.SIGKILL)
+    job.communicate()
+    assert not (commits / "9").exists(), "it was too late to be killed in the middle"
+    again = subprocess.run(command, check=False, capture_output=True, text=True, timeout=2 * WAIT_S_MAX)
+    assert (commits / "9").exists(), again.stderr[-3000:]
+    native = Collected()
+    run_query(groups(spark, tmp_path, "native"), tmp_path, "native", "append", native)
+    expected = sorted(row for rows in native.batches.values() for row in rows)
+    assert rows_of(spark.read.parquet(f"{tmp_path}/out")) == expected
+    assert len(expected) > 20

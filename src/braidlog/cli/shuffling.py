@@ -13,7 +13,7 @@ from braidlog.cli.options import Format, ReadyFile
 from braidlog.cli.output import OutputFormat, emit_fields, emit_json, say
 
 if TYPE_CHECKING:
-    from braidlog.spark.shuffle.expiry import ExpiryReport
+    from braidlog.spark.shuffle.expiry import ExpiryReport, StatesReport
 
 app = typer.Typer(help="Caches, expiry and lifecycle rules of shuffles.", no_args_is_help=True)
 
@@ -101,6 +101,9 @@ def expire(
     store: Store,
     retention: Retention = "1h",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    states: Annotated[
+        str, typer.Option("--states", metavar="TIME", help="Also states of streams that have not run for so long.")
+    ] = "",
     format: Format = OutputFormat.TEXT,
 ) -> None:
     """Remove batches that no application needs any more. Run it every few minutes, anywhere.
@@ -109,20 +112,28 @@ def expire(
     """
     from dataclasses import asdict
 
-    report = asyncio.run(_expire(store, _seconds(retention), dry_run))
-    emit_fields(format, {**asdict(report), "dry_run": dry_run})
+    reports = asyncio.run(_expire(store, _seconds(retention), _seconds(states) if states else None, dry_run))
+    told = {name: value for report in reports for name, value in asdict(report).items()}
+    emit_fields(format, {**told, "dry_run": dry_run})
 
 
-async def _expire(store_url: str, retention_s: float, dry_run: bool) -> "ExpiryReport":
+async def _expire(
+    store_url: str, retention_s: float, states_s: float | None, dry_run: bool
+) -> "list[ExpiryReport | StatesReport]":
     from braidlog.objects.open import open_store
     from braidlog.runtime.clock import SystemClock
     from braidlog.runtime.entropy import SystemEntropy
-    from braidlog.spark.shuffle.expiry import expire
+    from braidlog.spark.shuffle.expiry import expire, expire_states
 
     clock = SystemClock()
     store = open_store(store_url, clock=clock, entropy=SystemEntropy())
     try:
-        return await expire(store, retention_s=retention_s, clock=clock, dry_run=dry_run)
+        reports: list[ExpiryReport | StatesReport] = [
+            await expire(store, retention_s=retention_s, clock=clock, dry_run=dry_run)
+        ]
+        if states_s is not None:
+            reports.append(await expire_states(store, retention_s=states_s, clock=clock, dry_run=dry_run))
+        return reports
     finally:
         await store.close()
 

@@ -12,6 +12,7 @@ import msgspec
 from braidlog.objects.keys import SHUFFLE_PREFIX, InvalidKey, parse_shuffle_key, shuffle_heartbeat_key
 from braidlog.objects.store import NotFound, ObjectMeta, Store
 from braidlog.runtime.clock import Clock
+from braidlog.spark.shuffle.state import STATE_PREFIX
 
 RETENTION_S_DEFAULT = 3600.0
 BEATS_PER_RETENTION = 6
@@ -102,6 +103,46 @@ def _is_ours(key: str, job: str) -> bool:
     except InvalidKey:
         return key == f"{SHUFFLE_PREFIX}{job}/heartbeat"
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class StatesReport:
+    queries: int
+    states_expired: int
+    states_expired_bytes: int
+
+
+async def expire_states(store: Store, *, retention_s: float, clock: Clock, dry_run: bool = False) -> StatesReport:
+    """Remove the states of queries that have not run a micro-batch for so long. A query that is only idle would lose
+    its state, too, and then fails: whoever calls knows how long one may be."""
+    before_ms = clock.wall_ms() - int(retention_s * 1000)
+    after: str | None = None
+    queries = expired_count = expired_bytes = 0
+    query = ""
+    gathered: list[ObjectMeta] = []
+
+    async def finish() -> None:
+        nonlocal expired_count, expired_bytes
+        if gathered and max(each.modified_ms for each in gathered) < before_ms:
+            expired_count += len(gathered)
+            expired_bytes += sum(each.size for each in gathered)
+            if not dry_run:
+                await store.delete([each.key for each in gathered])
+        gathered.clear()
+
+    while True:
+        page = await store.list(STATE_PREFIX, after=after, limit=_PAGE)
+        for found in page.objects:
+            name = found.key.removeprefix(STATE_PREFIX).partition("/")[0]
+            if name != query:
+                await finish()
+                query = name
+                queries += 1
+            gathered.append(found)
+        if page.next_after is None:
+            await finish()
+            return StatesReport(queries, expired_count, expired_bytes)
+        after = page.next_after
 
 
 def lifecycle_rules(url: str, *, retention_s: float) -> dict[str, object]:
