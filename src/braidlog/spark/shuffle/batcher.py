@@ -2,7 +2,7 @@
 there."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,6 +36,14 @@ class BatchWriter(Protocol):
     """Where batches go: a store, or a cache in front of one."""
 
     async def put(self, key: str, data: Bytes) -> object: ...
+
+
+class Sharer(Protocol):
+    """Who fills batches together with others."""
+
+    async def share(self, runs: Mapping[str, Sequence[Chunk]]) -> list[Notification] | None:
+        """Notifications of these chunks of each zone, when they are in the store. None: it cannot be done now."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +91,11 @@ class Batcher:
         entropy: Entropy,
         arena: Arena | None = None,
         on_uploaded: Callable[[], object] | None = None,
+        sharer: Sharer | None = None,
     ) -> None:
         """`arena`: memory for batches, which batchers of one process may share. `on_uploaded` is called when there are
-        notifications to take."""
+        notifications to take. What is left at the end goes to the `sharer`, and is written here where it cannot."""
+        self._sharer = sharer
         self._on_uploaded = on_uploaded
         self._store = store
         self._arena = arena if arena is not None else arena_for(settings.batch_bytes)
@@ -146,6 +156,29 @@ class Batcher:
                 self._upload(zone, buffer.take_rest())
             self._stop_timer(zone)
 
+    async def _share_rest(self, sharer: Sharer) -> None:
+        """Hand over what does not fill a batch. It is kept until it is in the store."""
+        async with self._closing:
+            runs: dict[str, list[Chunk]] = {}
+            for zone, buffer in self._buffers.items():
+                self._stop_timer(zone)
+                while (chunks := buffer.take_full_only()) is not None:
+                    await self._slots.acquire()
+                    self._upload(zone, chunks)
+                if buffer:
+                    runs[zone] = buffer.take_all()
+            if not runs:
+                return
+            notifications = await sharer.share(runs)
+            if notifications is None:
+                for zone, left in runs.items():
+                    self._buffers[zone].put_back(left)
+                return
+            self._finished += notifications
+            self._rows += sum(each.row_count for each in notifications)
+            self._rows_bytes += sum(chunk.size_bytes for left in runs.values() for chunk in left)
+            self._notifications += len(notifications)
+
     def _upload(self, zone: str, chunks: Sequence[Chunk]) -> None:
         """Whoever calls has acquired a slot."""
         try:
@@ -199,6 +232,8 @@ class Batcher:
     async def finish(self) -> None:
         """Close every batch and wait for every upload: the commit."""
         self._raise_failure()
+        if self._sharer is not None:
+            await self._share_rest(self._sharer)
         for zone in self._splitter.zones:
             await self._close_rest(zone)
         await self._uploads.wait_all()

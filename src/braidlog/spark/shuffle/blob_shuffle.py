@@ -66,6 +66,7 @@ class BlobShuffle:
         uploads_in_flight: int = 4,
         read_ahead: int | str = "64MiB",
         cache: ShuffleCache = NO_CACHE,
+        shared: bool = False,
         retention: float | str = RETENTION_S_DEFAULT,
         job: str | None = None,
         entropy: Entropy | None = None,
@@ -74,7 +75,9 @@ class BlobShuffle:
 
         `zones` are where executors run; batches are then formed for each of them. An executor's own zone is `zone`, or
         what the variable BRAIDLOG_ZONE says on it (spark.executorEnv.BRAIDLOG_ZONE). `job` names the application's
-        batches in the store, and is random by default. `retention` is that of `braid shuffle expire`: while the
+        batches in the store, and is random by default. With `shared`, what tasks of one node have left at their end
+        becomes batches together, through a process beside them: fewer and larger ones, where tasks are many and have
+        little. `retention` is that of `braid shuffle expire`: while the
         application lives, it says so several times within it.
         """
         chosen = job if job is not None else (entropy or SystemEntropy()).token(8).hex()
@@ -93,6 +96,7 @@ class BlobShuffle:
                 ahead_bytes_max=parse_bytes(read_ahead),
                 zone=zone,
                 cache=cache,
+                shared=shared,
             )
             self._beating = Beating(store, chosen, parse_seconds(retention))
         except ValueError as error:

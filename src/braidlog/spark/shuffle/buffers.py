@@ -17,9 +17,9 @@ from braidlog.runtime.limits import EXTENTS_PER_OBJECT_MAX, OBJECT_BYTES_MAX
 PARTITIONS_MAX = EXTENTS_PER_OBJECT_MAX
 """An object may have an extent for each of them."""
 BATCH_BYTES_MAX = OBJECT_BYTES_MAX
-_OBJECT_ROOM_BYTES = OBJECT_BYTES_MAX - 8 * 1024 * 1024
+OBJECT_ROOM_BYTES = OBJECT_BYTES_MAX - 8 * 1024 * 1024
 """What rows may take of an object: the rest is for headers, padding and the footer."""
-_RATIO_MIN = 0.25
+RATIO_MIN = 0.25
 """Rows are held back for compression up to four times the size of a batch, and no further."""
 
 
@@ -66,7 +66,7 @@ class ZoneBuffer:
         self.size_bytes += chunk.size_bytes
 
     def learn(self, rows_bytes: int, stored_bytes: int) -> None:
-        self.ratio = min(1.0, max(_RATIO_MIN, stored_bytes / rows_bytes)) if rows_bytes else self.ratio
+        self.ratio = min(1.0, max(RATIO_MIN, stored_bytes / rows_bytes)) if rows_bytes else self.ratio
 
     @property
     def is_full(self) -> bool:
@@ -74,11 +74,23 @@ class ZoneBuffer:
 
     def take_full(self) -> list[Chunk]:
         """A batch of the size wanted."""
-        return self._take(min(self._batch_bytes / self.ratio, _OBJECT_ROOM_BYTES))
+        return self._take(min(self._batch_bytes / self.ratio, OBJECT_ROOM_BYTES))
+
+    def take_full_only(self) -> list[Chunk] | None:
+        """A batch of the size wanted, whatever is waited for; None where there is not so much."""
+        return self.take_full() if self.size_bytes * self.ratio >= self._batch_bytes else None
+
+    def take_all(self) -> list[Chunk]:
+        taken, self._chunks, self.size_bytes = self._chunks, [], 0
+        return taken
+
+    def put_back(self, chunks: Sequence[Chunk]) -> None:
+        for chunk in chunks:
+            self.add(chunk)
 
     def take_rest(self) -> list[Chunk]:
         """All that is left, unless an object cannot hold it: then a fair part."""
-        parts = max(1, -(-self.size_bytes // _OBJECT_ROOM_BYTES))
+        parts = max(1, -(-self.size_bytes // OBJECT_ROOM_BYTES))
         return self._take(self.size_bytes / parts)
 
     def _take(self, wanted_bytes: float) -> list[Chunk]:
@@ -139,11 +151,15 @@ class Splitter:
             yield zone, Chunk(taken, self._partition_of_rank[present], bounds, max(1, taken.nbytes))
 
 
-def rows_by_partition(chunks: Sequence[Chunk]) -> list[tuple[int, list[pa.RecordBatch]]]:
-    """Slices of the chunks, by partition, each partition's in the order in which its rows came."""
-    found: dict[int, list[pa.RecordBatch]] = {}
-    for chunk in chunks:
+def rows_by_partition(
+    chunks: Sequence[Chunk], owners: Sequence[int] | None = None
+) -> list[tuple[int, int, list[pa.RecordBatch]]]:
+    """Slices of the chunks, by partition and by whose they are, each in the order in which the rows came."""
+    found: dict[tuple[int, int], list[pa.RecordBatch]] = {}
+    for chunk, owner in zip(chunks, owners or [0] * len(chunks), strict=True):
         bounds = chunk.bounds.tolist()
         for partition, start, end in zip(chunk.partitions.tolist(), bounds, bounds[1:], strict=False):
-            found.setdefault(partition, []).append(chunk.rows.slice(start, end - start))
-    return sorted(found.items())
+            found.setdefault((partition, owner), []).append(chunk.rows.slice(start, end - start))
+    return [
+        (partition, owner, slices) for (partition, owner), slices in sorted(found.items(), key=lambda each: each[0])
+    ]

@@ -27,6 +27,8 @@ class PackedBatch:
     notifications: list[Notification]
     rows_bytes: int
     """What the rows took in memory."""
+    owners: list[int]
+    """Whose rows each notification is of."""
 
 
 def pack_batch(
@@ -40,18 +42,20 @@ def pack_batch(
     nonce: bytes,
     created_ms: int,
     arena: Arena,
+    owners: Sequence[int] | None = None,
 ) -> PackedBatch:
+    """With `owners`, one for each chunk, each owner's rows of a partition are an extent of their own."""
     options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
     topic_id = blake2b(job.encode(), digest_size=16).digest()
     rows_bytes = sum(chunk.size_bytes for chunk in chunks)
     streams = [
-        (partition, slices[0] if len(slices) == 1 else pa.concat_batches(slices))
-        for partition, slices in rows_by_partition(chunks)
+        (partition, owner, slices[0] if len(slices) == 1 else pa.concat_batches(slices))
+        for partition, owner, slices in rows_by_partition(chunks, owners)
     ]
     memory = arena.take(_bytes_max(rows_bytes, streams))
     sink = pa.FixedSizeBufferWriter(pa.py_buffer(memory))
     extents: list[ExtentEntry] = []
-    for partition, rows in streams:
+    for partition, _, rows in streams:
         position = sink.tell()
         with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
             for part in _messages(rows):
@@ -80,13 +84,13 @@ def pack_batch(
         )
         for extent in extents
     ]
-    return PackedBatch(key, data, notifications, rows_bytes)
+    return PackedBatch(key, data, notifications, rows_bytes, [owner for _, owner, _ in streams])
 
 
-def _bytes_max(rows_bytes: int, streams: Sequence[tuple[int, pa.RecordBatch]]) -> int:
+def _bytes_max(rows_bytes: int, streams: Sequence[tuple[int, int, pa.RecordBatch]]) -> int:
     """What the object can take at most. What rows take in memory is exact but for padding; where compression finds
     nothing, it adds a little to each buffer; and every message describes all buffers of its columns."""
-    schema = streams[0][1].schema
+    schema = streams[0][2].schema
     description_bytes: int = schema.serialize().size
     buffers = _buffer_count(schema)
     messages = rows_bytes // MESSAGE_BYTES_MAX + 2 * len(streams)

@@ -14,6 +14,7 @@ from braidlog.spark.shuffle.batcher import Batcher, BatcherSettings
 from braidlog.spark.shuffle.buffers import PARTITIONS_MAX
 from braidlog.spark.shuffle.caching import ShuffleCache
 from braidlog.spark.shuffle.debatcher import Debatcher, DebatcherSettings
+from braidlog.spark.shuffle.joining import Seat
 from braidlog.spark.shuffle.notifying import Notification, from_arrow, to_arrow
 from braidlog.spark.shuffle.worker import Worker, worker_for
 
@@ -45,6 +46,8 @@ class ShufflePlan:
     ahead_bytes_max: int
     zone: str | None
     cache: ShuffleCache
+    shared: bool = False
+    """Whether tasks of a node fill their last batches together."""
 
     @property
     def zone_of_partition(self) -> list[str]:
@@ -104,7 +107,7 @@ def write_rows(
     have."""
     with told_to_people("shuffle"):
         worker = worker_for(plan.store_url)
-        batcher = worker.run(_begin(plan, worker))
+        batcher, seat = worker.run(_begin(plan, worker))
         try:
             for each, partitions in rows:
                 if each.num_rows and (finished := worker.run(_add(batcher, each, partitions))):
@@ -113,17 +116,22 @@ def write_rows(
                 yield finished
         finally:
             worker.run(batcher.close())
+            if seat is not None:
+                worker.run(seat.leave())
 
 
-async def _begin(plan: ShufflePlan, worker: Worker) -> Batcher:
-    return Batcher(
+async def _begin(plan: ShufflePlan, worker: Worker) -> tuple[Batcher, Seat | None]:
+    seat = (await worker.node_service(plan.batcher_settings, plan.cache)).seat() if plan.shared else None
+    batcher = Batcher(
         await worker.layer(plan.cache, own_zone(plan)),
         plan.batcher_settings,
         plan.zone_of_partition,
         clock=worker.clock,
         entropy=worker.entropy,
         arena=worker.arena(plan.batch_bytes),
+        sharer=seat,
     )
+    return batcher, seat
 
 
 async def _add(batcher: Batcher, rows: pa.RecordBatch, partitions: npt.NDArray[np.int32]) -> list[Notification]:

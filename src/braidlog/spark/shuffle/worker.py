@@ -13,8 +13,9 @@ from braidlog.objects.store import Store
 from braidlog.runtime.clock import Clock, SystemClock
 from braidlog.runtime.entropy import Entropy, SystemEntropy
 from braidlog.spark.errors import JobError
-from braidlog.spark.shuffle.batcher import arena_for
+from braidlog.spark.shuffle.batcher import BatcherSettings, arena_for
 from braidlog.spark.shuffle.caching import ShuffleCache
+from braidlog.spark.shuffle.joining import NodeService
 from braidlog.writing.arena import Arena
 
 T = TypeVar("T")
@@ -38,6 +39,8 @@ class Worker:
         self._arenas: dict[int, Arena] = {}
         self._layers: dict[tuple[ShuffleCache, str], Layer] = {}
         self._shared: dict[type[Any], Any] = {}
+        self._store_url = store_url
+        self._services: dict[tuple[BatcherSettings, ShuffleCache], NodeService] = {}
         self.store: Store = self.run(self._open(store_url))
 
     async def layer(self, cache: ShuffleCache, zone: str) -> Layer:
@@ -46,6 +49,16 @@ class Worker:
         if found is None:
             found = cache.build(self.store, zone, clock=self.clock, entropy=self.entropy.fork("cache"))
             self._layers[(cache, zone)] = found
+        return found
+
+    async def node_service(self, settings: BatcherSettings, cache: ShuffleCache) -> NodeService:
+        """The process beside the tasks of this node that fills their batches together."""
+        found = self._services.get((settings, cache))
+        if found is None:
+            found = NodeService(
+                self._store_url, settings, cache, clock=self.clock, entropy=self.entropy.fork("service")
+            )
+            self._services[(settings, cache)] = found
         return found
 
     def arena(self, batch_bytes: int) -> Arena:
@@ -87,6 +100,8 @@ class Worker:
         asyncio.run_coroutine_threadsafe(self._close(), self._loop)
 
     async def _close(self) -> None:
+        for service in self._services.values():
+            await service.close()
         for layer in self._layers.values():
             await layer.close()
         await self.store.close()
