@@ -8,7 +8,7 @@ from braidlog.scheduling import regrouping
 from braidlog.scheduling.groups import buddy, members
 from braidlog.scheduling.loads import group_load
 from braidlog.scheduling.policy import Adaptive
-from braidlog.scheduling.regrouping import Merge
+from braidlog.scheduling.regrouping import Merge, RegroupThresholds, Split, Standing
 from braidlog.sim.mistakes.mistake import mistake, replaced
 from braidlog.writing import regrouping as groups_on_the_board
 from braidlog.writing.board import Clearance, Outcome, Ring
@@ -22,12 +22,12 @@ from braidlog.writing.sharing import Sharing
 def _merge_by_the_higher_buddy() -> AbstractContextManager[None]:
     original = Adaptive.regroup
 
-    def regroup(self: Adaptive, thresholds: Any, groups: Any, shard: int, loads: Any, **times: Any) -> Any:
-        decision = original(self, thresholds, groups, shard, loads, **times)
+    def regroup(self: Adaptive, thresholds: RegroupThresholds, standing: Standing, shard: int) -> Split | Merge | None:
+        decision = original(self, thresholds, standing, shard)
+        groups, loads, now_s, memory_s = standing.groups, standing.loads, standing.now_s, thresholds.memory_s
         lower = buddy(groups, shard) if groups[shard] == shard else None
         if decision is not None or lower is None or lower > shard:
             return decision
-        now_s, memory_s = times["now_s"], thresholds.memory_s
         own = group_load(loads, members(groups, shard), now_s=now_s, memory_s=memory_s)
         other = group_load(loads, members(groups, lower), now_s=now_s, memory_s=memory_s)
         is_calm = regrouping._fit_one_stream(thresholds, own, other)
