@@ -127,3 +127,11 @@ def test_it_remembers_only_so_many() -> None:
     stored(path.write(1, producer_id=0))
     stored(path.write(1, producer_id=1))
     assert path.told[-2:] == [(1, 0), (1, FAILED)]
+
+
+def test_what_was_written_long_ago_is_no_failure() -> None:
+    path = Path()
+    first, second = path.write(0), path.write(1)
+    first.fail(int(ErrorCode.duplicate_sequence_number), "known")
+    stored(second)
+    assert path.told == [(0, int(ErrorCode.duplicate_sequence_number)), (1, 0)]

@@ -22,6 +22,9 @@ FAILURES_MAX = 10_000
 FAILURE_S = 120.0
 """So long a producer has to send again what failed: the time after which clients give a record up."""
 
+_DUPLICATE = int(ErrorCode.duplicate_sequence_number)
+"""Written long ago: clients take it for a success."""
+
 _Line: TypeAlias = tuple[bytes, int, int, int]
 """Topic, partition, producer and epoch."""
 
@@ -65,7 +68,7 @@ class AckOrder:
             failure = None
         distance = (sequence - failure[0]) % SEQUENCE_END if failure is not None else 0
         is_behind = 0 < distance < SEQUENCE_END // 2
-        if request.error_code:
+        if request.error_code and request.error_code != _DUPLICATE:
             if not is_behind:
                 self._failures.pop(line, None)
                 self._failures[line] = (sequence, now_s + FAILURE_S)

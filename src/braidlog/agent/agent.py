@@ -9,6 +9,7 @@ import math
 
 import structlog
 
+from braidlog.agent.ack_order import AckOrder
 from braidlog.agent.billing import Billing
 from braidlog.agent.connection import KafkaConnection
 from braidlog.agent.dispatch import Dispatcher
@@ -49,7 +50,7 @@ from braidlog.scheduling.policy import policy_named
 from braidlog.writing.arena import Arena
 from braidlog.writing.batcher import Batcher, BatcherStatistics
 from braidlog.writing.order import Order
-from braidlog.writing.request import WriteRequest
+from braidlog.writing.request import Draft, WriteRequest
 from braidlog.writing.seat import Seat
 from braidlog.writing.setbacks import Setbacks
 from braidlog.writing.sharing import Sharing
@@ -124,7 +125,9 @@ class Agent:
         self._batcher = self._build_write_path(seat)
         self.journal.unsequenced.on_left = self._left_to_replay
         self.routing = Routing(self.sharing or self._batcher, self.journal, self._journals, self.journal.unsequenced)
-        self.write_path: RequestStage = Setbacks(self.routing, clock)
+        # A producer's batches are on both paths where an outage begins or ends, and answered in order all the same.
+        first = AckOrder(self.routing, clock) if settings.ripcord == "auto" else self.routing
+        self.write_path: RequestStage = Setbacks(first, clock)
         self.admission = Admission(self)
         self.dispatcher = Dispatcher(self)
         self._server: asyncio.Server | None = None
@@ -162,6 +165,7 @@ class Agent:
             self.entropy.fork("sequencing"),
             deadline_s=settings.request_timeout_ms / 1000 * SEQUENCING_SHARE,
             tasks=self._uploads,
+            take_over=self._journal_instead,
         )
         uploader = Uploader(
             Billing(sequencing, self.topic_bills, self.clock, topic_name=self.topic_name),
@@ -236,6 +240,14 @@ class Agent:
         if self.ripcord.journals_all and not request.entry.attributes & TRANSACTIONAL_BIT:
             return True
         return self.is_journaled(request.topic_id)
+
+    async def _journal_instead(self, draft: Draft) -> bool:
+        """What was on its way when the control plane went need not fail."""
+        if not self.ripcord.journals_all or any(
+            request.entry.attributes & TRANSACTIONAL_BIT for requests in draft.groups.values() for request in requests
+        ):
+            return False
+        return await self.journal.take_over(draft)
 
     def _left_to_replay(self, partitions: list[Partition]) -> None:
         if not all(self.is_journaled(topic_id) for topic_id, _ in partitions):

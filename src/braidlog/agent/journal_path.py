@@ -17,6 +17,7 @@ from braidlog.agent.replaying import JournalExecutor
 from braidlog.agent.unsequenced import Entering, Unsequenced
 from braidlog.control.interface import REPLAY, SCAN, EndSequence
 from braidlog.control.worker import Worker
+from braidlog.objects.store import StoreError
 from braidlog.runtime.errors import BraidError
 from braidlog.runtime.tasks import TaskGroup
 from braidlog.scheduling.budget import PutBudget
@@ -91,6 +92,19 @@ class JournalPath:
 
     def submit(self, request: WriteRequest) -> None:
         self._first.submit(request)
+
+    async def take_over(self, draft: Draft) -> bool:
+        """Journal a classic draft that could not be sequenced. False: the store did not take it."""
+        try:
+            await self._journal.take_in(draft)
+        except StoreError as error:
+            log.warning("a file could not be journaled instead", key=draft.key, error=str(error), help=error.help)
+            return False
+        for partition, requests in draft.groups.items():
+            for _ in requests:
+                self.unsequenced.add(partition)
+        self._lazy.submit(draft)
+        return True
 
     def _uploaded(self, draft: Draft) -> None:
         self._batcher.uploaded(draft)

@@ -1,6 +1,8 @@
 """The sequence stage: hands an uploaded object's footer to the control plane, which gives its batches their offsets."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
 import structlog
 from kio.schema.errors import ErrorCode
@@ -14,6 +16,8 @@ from braidlog.writing.pulling import OrderLost
 from braidlog.writing.request import Draft
 
 log = structlog.get_logger(__name__)
+
+TakeOver: TypeAlias = Callable[[Draft], Awaitable[bool]]
 
 BACKOFF_S_FIRST = 0.05
 BACKOFF_S_MAX = 2.0
@@ -44,13 +48,22 @@ class Sequencing:
     """Acknowledges when the control plane has answered."""
 
     def __init__(
-        self, control: ControlPlane, clock: Clock, entropy: Entropy, *, deadline_s: float, tasks: TaskGroup
+        self,
+        control: ControlPlane,
+        clock: Clock,
+        entropy: Entropy,
+        *,
+        deadline_s: float,
+        tasks: TaskGroup,
+        take_over: TakeOver | None = None,
     ) -> None:
+        """`take_over` may see to a draft that the control plane gave no answer to, and says whether it does."""
         self._control = control
         self._clock = clock
         self._entropy = entropy
         self._deadline_s = deadline_s
         self._tasks = tasks
+        self._take_over = take_over
 
     def submit(self, draft: Draft) -> None:
         # The time runs from here on: those that stand in line behind one another must not add up their waits.
@@ -61,6 +74,8 @@ class Sequencing:
             await draft.wait_turn()
             verdict = await self._commit(draft, deadline_s)
         except (ControlUnavailable, DeadlineExceeded) as error:
+            if self._take_over is not None and await self._take_over(draft):
+                return
             # It may have been sequenced all the same: only the producer's own sequence numbers can tell.
             draft.fail(ErrorCode.not_enough_replicas_after_append, f"the control plane did not answer: {error}")
         except OrderLost as error:

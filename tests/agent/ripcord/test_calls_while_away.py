@@ -1,6 +1,7 @@
 """What clients are told while the control plane is away: at once, and nothing that makes them give up."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,7 @@ from kio.static.primitive import i32Timedelta
 from braidlog.agent.dispatch import API_VERSIONS
 from braidlog.runtime.limits import PRODUCER_IDS_OF_AGENTS_FROM
 from braidlog.sim.cluster import CONTROL_HOST, ClusterPlan
+from braidlog.sim.history import FinalRead, Send
 from braidlog.sim.wire_client import WireClient, request_types
 from braidlog.sim.world import World, simulate
 
@@ -269,3 +271,34 @@ def test_new_idempotent_producers_get_ids_from_the_bucket() -> None:
         assert min(ids) >= PRODUCER_IDS_OF_AGENTS_FROM
 
     in_an_outage(check)
+
+
+@pytest.mark.parametrize("mode", ["auto", "on"])
+def test_no_write_fails_where_an_outage_begins_or_ends(mode: str) -> None:
+    """Not even in a way that a producer would try again after: what was on its way is journaled instead."""
+
+    async def scenario(world: World) -> None:
+        await world.create_topic("events", 2)
+        producers = [world.producer(world.targets("events"), idempotent=idempotent) for idempotent in (True, False)]
+        await world.sleep(5.0)
+        for _ in range(2):
+            world.cluster.kill(CONTROL_HOST)
+            await world.sleep(20.0)
+            world.cluster.boot(CONTROL_HOST)
+            await world.sleep(30.0)
+        for producer in producers:
+            producer.stopping = True
+        agents = list(world.cluster.agents.values())
+        assert all(agent.reachability.outages == 2 for agent in agents)
+        assert all(agent.ripcord.state == "present" for agent in agents)
+
+    run = simulate(3, scenario, ClusterPlan(ripcord=mode))
+    assert run.error == ""
+    sends = [event for event in run.history.operations if isinstance(event, Send)]
+    assert len(sends) > 500
+    assert {(send.outcome, send.retried) for send in sends} == {("ok", False)}
+    values: Counter[str] = Counter()
+    for event in run.history.operations:
+        if isinstance(event, FinalRead):
+            values.update(value for _, value in event.records)
+    assert values == Counter(send.value for send in sends)
