@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.spark.aggregate_job import SCHEMA, groups
-from tests.spark.test_blob_shuffle import random_rows
+from tests.spark.test_blob_shuffle import exchanges, random_rows
 
 from braidlog.spark.errors import JobError
 from braidlog.spark.shuffle import BlobShuffle
@@ -70,9 +70,8 @@ def of_everything() -> "list[Column]":
 def test_groups_are_as_native(spark: "SparkSession", shuffle: BlobShuffle) -> None:
     from pyspark.sql import functions as f
 
-    df = spark.createDataFrame(random_rows(3000, 3)).repartition(3)
+    df = spark.createDataFrame(random_rows(1500, 3))
     keys: list[list[Any]] = [
-        ["key"],
         [f.window("time", "30 days", "10 days"), f.col("key") % 5],
         [f.col("struct"), f.col("list")],
     ]
@@ -84,7 +83,8 @@ def test_groups_are_as_native(spark: "SparkSession", shuffle: BlobShuffle) -> No
         assert found.schema == expected.schema
         assert rows_of(found) == rows_of(expected)
         plan = spark._jvm.PythonSQLUtils.explainString(found._jdf.queryExecution(), "formatted")  # type: ignore[union-attr]
-        assert plan.count("Exchange") < 3 * plan.count("MapInArrow")
+        assert exchanges(plan)
+        assert all("row_count" in each for each in exchanges(plan))
 
 
 def test_odd_keys_and_numbers(spark: "SparkSession", shuffle: BlobShuffle) -> None:
@@ -199,7 +199,9 @@ def run_query(df: "DataFrame", folder: Path, kind: str, mode: str, into: Any) ->
     assert query.awaitTermination(WAIT_S_MAX)
 
 
-@pytest.mark.parametrize("mode", ["update", "append", "complete"])
+@pytest.mark.parametrize(
+    "mode", ["append", pytest.param("update", marks=pytest.mark.slow), pytest.param("complete", marks=pytest.mark.slow)]
+)
 def test_a_stream_is_as_native(spark: "SparkSession", tmp_path: Path, mode: str) -> None:
     found = {"native": Collected(), "blob": Collected()}
     for files in (range(4), range(4, 7)):
