@@ -15,7 +15,7 @@ class JournalMeters(Collector):
     def collect(self) -> Iterator[Metric]:
         figures = self._journals.statistics()
         files = CounterMetricFamily(
-            "braidlog_control_journal_files", "Journaled files that were sequenced, by who brought them.", labels=["path"]
+            "braidlog_control_journal_files", "Journaled files that were sequenced, by path.", labels=["path"]
         )
         files.add_metric(["fast"], figures.fast_files)
         files.add_metric(["slow"], figures.slow_files)

@@ -255,6 +255,9 @@ class ControlService(GroupCalls):
         await self.journals.load()
         await self.groups.start()
         await self.transactions.load()
+        if self.journals.may_exist:
+            # What was journaled while no control plane was there should not wait for the next scan.
+            await self.journals.plan_once()
         self._running = True
         self._start_loops(self._steps())
 
