@@ -9,7 +9,7 @@ from braidlog.objects.layout import BatchEntry
 from braidlog.records.batch import SEQUENCE_END
 from braidlog.writing.request import WriteRequest
 
-FAILED = int(ErrorCode.not_enough_replicas)
+FAILED = int(ErrorCode.not_enough_replicas_after_append)
 
 
 class Path:

@@ -228,7 +228,7 @@ async def test_a_file_that_fails_fails_its_requests_alone_and_its_sequence_is_le
     await path.settle()
     path.write()
     await path.settle()
-    assert sorted(code for _, code, _ in path.told) == [0, 0, ErrorCode.not_enough_replicas]
+    assert sorted(code for _, code, _ in path.told) == [0, 0, ErrorCode.not_enough_replicas_after_append]
     assert path.uploaded == [journal_key("abc", 0, 1), journal_key("abc", 1, 0)]
     assert path.control.committed == path.uploaded
     assert path.journal.statistics().failed == 1
@@ -245,7 +245,7 @@ async def test_an_agent_that_slept_too_long_acknowledges_nothing() -> None:
     path.store.before = [sleep]
     path.write()
     await path.settle()
-    assert [code for _, code, _ in path.told] == [ErrorCode.not_enough_replicas]
+    assert [code for _, code, _ in path.told] == [ErrorCode.not_enough_replicas_after_append]
     assert path.control.committed == []
 
 

@@ -164,7 +164,7 @@ def test_an_agent_that_sleeps_until_its_sequence_may_be_gone_acknowledges_nothin
             await world.clock.sleep(130.0)
 
         world.store.after = slept
-        assert await world.write(0, producer) == ErrorCode.not_enough_replicas
+        assert await world.write(0, producer) == ErrorCode.not_enough_replicas_after_append
         assert await world.write(0, producer) == 0
         assert await world.write(1, producer) == 0
         assert await world.wait_read(2) == [0, 1]
@@ -190,7 +190,10 @@ def test_behind_a_file_that_fails_a_producer_hears_that_it_should_send_again(tmp
         first = world.loop.create_task(world.write(0, producer))
         await world.clock.sleep(0.05)
         second = world.loop.create_task(world.write(1, producer))
-        assert (await first, await second) == (ErrorCode.not_enough_replicas, ErrorCode.not_enough_replicas)
+        assert (await first, await second) == (
+            ErrorCode.not_enough_replicas_after_append,
+            ErrorCode.not_enough_replicas_after_append,
+        )
         assert await world.write(0, producer) == 0
         assert await world.write(1, producer) == 0
         assert await world.wait_read(2) == [0, 1]

@@ -75,7 +75,7 @@ class AckOrder:
                 if len(self._failures) > FAILURES_MAX:
                     del self._failures[next(iter(self._failures))]
         elif is_behind:
-            request.error_code = int(ErrorCode.not_enough_replicas)
+            request.error_code = int(ErrorCode.not_enough_replicas_after_append)
             request.error_message = "a batch before it was not written"
         elif failure is not None and distance == 0:
             del self._failures[line]

@@ -118,11 +118,13 @@ class Journal:
         except StoreError as error:
             self._failed += 1
             log.warning("upload failed", key=draft.key, bytes=len(draft.packed), error=str(error), help=error.help)
-            code = ErrorCode.kafka_storage_error if isinstance(error, StoreFull) else ErrorCode.not_enough_replicas
+            # A file that arrives late is sequenced all the same.
+            may_arrive = ErrorCode.not_enough_replicas_after_append
+            code = ErrorCode.kafka_storage_error if isinstance(error, StoreFull) else may_arrive
             draft.fail(code, f"the object store did not take the data: {error}")
             return
         except BaseException:
-            draft.fail(ErrorCode.not_enough_replicas, "the upload was given up")
+            draft.fail(ErrorCode.not_enough_replicas_after_append, "the upload was given up")
             raise
         finally:
             self._on_finished(draft)
