@@ -11,6 +11,7 @@ from _plotting import styled_pyplot
 AWAY = "#f6e7e4"
 ACCEPTED, BACKLOG, SEQUENCES, FAST, SLOW = "#30638e", "#d1495b", "#8a8f98", "#edae49", "#d1495b"
 BARS = 160
+RECORDS_PER_S = 10_000
 
 
 class Samples(Protocol):
@@ -54,7 +55,6 @@ def plot(
 
     for axis in axes:
         axis.axvspan(outage_s[0] / 60, outage_s[1] / 60, color=AWAY, zorder=0)
-        axis.set_ylim(bottom=0)
     axes[0].plot(middles_min, per_s(samples.accepted) * records_per_batch, color=ACCEPTED)
     axes[0].set_ylabel("accepted\nrecords/s")
     axes[0].annotate(
@@ -75,6 +75,9 @@ def plot(
     axes[3].set_ylabel("files sequenced\nper second")
     axes[3].set_xlabel("minutes")
     axes[3].legend(loc="upper left", frameon=False)
+    for axis in axes:
+        axis.set_ylim(bottom=0)  # after what is drawn, or it would keep the scale of nothing
+    axes[0].set_ylim(top=1.3 * RECORDS_PER_S)
     figure.suptitle(headline(figures), ha="left", x=0.01)
     figure.savefig(path, dpi=130)
     plt.close(figure)

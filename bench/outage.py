@@ -36,6 +36,7 @@ RECORDS_PER_S = 10_000
 RECORDS_PER_BATCH = 500
 SAMPLE_S = 5.0
 STEPS_MAX = 50_000_000
+POINTS_MAX = 300
 DRAIN_S_MAX = 3_600.0
 AFTER_S = 60.0
 """How long the load goes on after the backlog is gone."""
@@ -78,6 +79,12 @@ class Samples:
         """Files that are not sequenced."""
         counts = zip(self.files, self.fast_files, self.slow_files, strict=True)
         return [max(0, files - fast - slow) for files, fast, slow in counts]
+
+    def thinned(self) -> dict[str, list[float]]:
+        """Enough to draw it again."""
+        step = max(1, len(self.at_s) // POINTS_MAX)
+        named = {**vars(self), "backlog": self.backlog}
+        return {name: values[::step] for name, values in named.items()}
 
 
 class Observer:
@@ -263,15 +270,16 @@ def main() -> int:
     parser.add_argument("--mode", choices=("on", "auto"), default="on", help="the agents' setting `ripcord`")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
+    out: Path | None = arguments.out
     options = Options(arguments.quick, arguments.mode, arguments.seed)
     started_s = time.perf_counter()
     outcome, figures = run(options)
     print(f"outage: {time.perf_counter() - started_s:.1f} s", file=sys.stderr)
+    samples = outcome.samples.thinned()
     figures |= {"quick": options.quick, "seed": options.seed, "braidlog": __version__}
     figures = {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in figures.items()}
     show(figures)
-    text = json.dumps(figures, indent=2)
-    out: Path | None = arguments.out
+    text = json.dumps({**figures, "samples": samples}, indent=2)
     if out is None:
         print(text)
     else:
