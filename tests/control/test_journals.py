@@ -191,6 +191,22 @@ async def test_no_journal_has_batches_of_transactions(plane: Plane, journal: Jou
     assert verdict == BatchVerdict(87, -1)
 
 
+async def test_acknowledged_order_is_kept_for_idempotent_producers_and_for_no_others(
+    plane: Plane, journal: Journal
+) -> None:
+    """The first of two files was acknowledged, and then its agent died: a replay brings it after the second."""
+    plain = [batch(1, timestamp_ms=1), batch(1, timestamp_ms=2)]
+    pid = await new_producer(plane.service)
+    numbered = [batch(1, pid, 0, 0), batch(1, pid, 0, 1)]
+    for first, second in (plain, numbered):
+        lost = journal.file(first)
+        await journal.commit(second)
+        await plane.service.commit_object(lost)
+    log = await read_log(plane.service, journal.topic.partition_ids[0], journal.files)
+    assert [each.timestamp_ms_max for each in log if each.producer_id < 0] == [2, 1]
+    assert [each.base_sequence for each in log if each.producer_id >= 0] == [0, 1]
+
+
 # ── gaps that are given up ────────────────────────────────────────────────────────────────────────────────────────────
 
 
