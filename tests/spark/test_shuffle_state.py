@@ -17,6 +17,7 @@ from tests.fakes import FakeClock
 from braidlog.objects.memory import MemoryBucket, MemoryStore
 from braidlog.runtime.clock import SystemClock
 from braidlog.spark.errors import DataLoss, JobError
+from braidlog.spark.shuffle import aggregation as aggregation_module
 from braidlog.spark.shuffle.aggregates import Aggregate
 from braidlog.spark.shuffle.aggregation import Aggregation, PreAggregation
 from braidlog.spark.shuffle.expiry import expire_states
@@ -198,6 +199,34 @@ def test_groups_do_not_depend_on_how_rows_come(batches: list[list[tuple[str | No
         assert row["sum"] == (sum(numbers) if numbers else None)
         assert (row["min"], row["max"]) == ((min(numbers), max(numbers)) if numbers else (None, None))
         assert row["avg"] == (pytest.approx(sum(numbers) / len(numbers)) if numbers else None)
+
+
+@pytest.mark.parametrize(("distinct", "rows_at_most"), [(5, 200), (20_000, 20_000)])
+def test_rows_are_held_back_where_that_makes_fewer(
+    monkeypatch: pytest.MonkeyPatch, distinct: int, rows_at_most: int
+) -> None:
+    monkeypatch.setattr(aggregation_module, "MERGED_ROWS", 100)
+    monkeypatch.setattr(aggregation_module, "HELD_BYTES_MAX", 2000)
+    kind = pa.int64()
+    result = pa.schema([("k", kind), ("n", kind)])
+    aggregation = Aggregation((kind,), (Aggregate("count", None, kind),), result)
+    groups = PreAggregation(aggregation)
+    chance = random.Random(distinct)
+    expected: dict[int, int] = defaultdict(int)
+    out: list[pa.RecordBatch] = []
+    for size in (30, 70, 3000, 1, 900) * 4:
+        keys = [chance.randrange(distinct) for _ in range(size)]
+        for key in keys:
+            expected[key] += 1
+        chosen = pa.array([key % 7 for key in keys], pa.int32())
+        for batch, partitions in groups.add([pa.array(keys, kind)], [], size, chosen):
+            assert partitions.tolist() == [key % 7 for key in batch.column(0).to_pylist()]
+            out.append(batch)
+    out += [batch for batch, _ in groups.finish()]
+    merged = aggregation.merge(out)
+    assert dict(zip(*(column.to_pylist() for column in merged.columns), strict=True)) == expected
+    assert groups.row_count == sum(expected.values())
+    assert sum(batch.num_rows for batch in out) <= rows_at_most
 
 
 def test_a_large_state_is_touched_where_it_must_be() -> None:

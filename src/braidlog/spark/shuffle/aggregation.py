@@ -18,8 +18,12 @@ from braidlog.spark.shuffle.groups import Merge, merge_groups
 
 HELD_BYTES_MAX = 32 * 1024 * 1024
 """Partial rows that a map task holds back because more rows of the same groups may come."""
-REDUCES_ENOUGH = 0.5
-"""Where groups are more than this part of the rows, holding them back is in vain."""
+MERGED_ROWS = 65_536
+"""Rows are merged so many at a time."""
+REDUCES_ENOUGH = 0.7
+"""Where groups are more than this part of the rows, merging and holding them back is in vain."""
+TRIES_AGAIN_AFTER = 7
+"""So many times rows then go out as they are."""
 PARTITION = "partition"
 
 Partitioner: TypeAlias = Callable[[Sequence[pa.Array]], npt.NDArray[np.int32]]
@@ -115,6 +119,9 @@ class PreAggregation:
         """`partition_of`: unless rows come with it."""
         self._aggregation = aggregation
         self._partition_of = partition_of
+        self._waiting: list[pa.Table] = []
+        self._waiting_rows = 0
+        self._unmerged = 0
         self._held: list[pa.Table] = []
         self._held_bytes = 0
         self.row_count = 0
@@ -130,8 +137,23 @@ class PreAggregation:
         rows = pa.Table.from_arrays(aggregation.partials(keys, inputs, row_count), schema=aggregation.schema)
         if partitions is not None:
             rows = rows.append_column(PARTITION, partitions)
+        self._waiting.append(rows)
+        self._waiting_rows += row_count
+        if self._waiting_rows >= MERGED_ROWS:
+            yield from self._take_waiting()
+
+    def _take_waiting(self) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int32]]]:
+        if not self._waiting:
+            return
+        rows = pa.concat_tables(self._waiting)
+        self._waiting, self._waiting_rows = [], 0
+        if self._unmerged:
+            self._unmerged -= 1
+            yield from self._out(rows)
+            return
         merged = self._merged(rows)
-        if merged.num_rows > REDUCES_ENOUGH * row_count:
+        if merged.num_rows > REDUCES_ENOUGH * rows.num_rows:
+            self._unmerged = TRIES_AGAIN_AFTER
             yield from self._out(merged)
             return
         self._held.append(merged)
@@ -140,13 +162,17 @@ class PreAggregation:
             self._held = [self._merged(pa.concat_tables(self._held))]
             self._held_bytes = self._held[0].nbytes
             if self._held_bytes > HELD_BYTES_MAX // 2:
-                yield from self.finish()
+                yield from self._take_held()
 
-    def finish(self) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int32]]]:
+    def _take_held(self) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int32]]]:
         if self._held:
             held = self._held[0] if len(self._held) == 1 else self._merged(pa.concat_tables(self._held))
             self._held, self._held_bytes = [], 0
             yield from self._out(held)
+
+    def finish(self) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int32]]]:
+        yield from self._take_waiting()
+        yield from self._take_held()
 
     def _merged(self, rows: pa.Table) -> pa.Table:
         merges = self._aggregation.merges
