@@ -18,6 +18,7 @@ from braidlog.sim.history import (
     FinalCommitted,
     FinalRead,
     History,
+    Journaled,
     ListOffset,
     Owned,
     Poll,
@@ -41,6 +42,7 @@ ONE_OF_EACH: list[AnyOperation] = [
 
 NEWER: list[AnyOperation] = [
     Compacted(**TIMES, topic="orders", delete_retention_s=1.5),
+    Journaled(**TIMES, topic="clicks", keeps_order=False),
     FinalRead(**TIMES, **PLACE, log_start_offset=2, high_watermark=4, records=[(2, "x")], markers=[3]),
     Transaction(
         **TIMES, number=3, values=[("t", 0, "v")], outcome="unknown", commit_invoked_s=1.0, group="g", offset=3

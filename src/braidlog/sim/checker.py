@@ -24,6 +24,7 @@ from braidlog.sim.history import (
     FinalCommitted,
     FinalRead,
     History,
+    Journaled,
     ListOffset,
     Owned,
     Poll,
@@ -75,13 +76,16 @@ def _sort_out(history: History) -> tuple[dict[tuple[str, int], Evidence], dict[s
     partitions: dict[tuple[str, int], Evidence] = {}
     groups: dict[str, GroupEvidence] = {}
     compacted = {operation.topic: operation for operation in history.operations if isinstance(operation, Compacted)}
+    journaled = {operation.topic: operation for operation in history.operations if isinstance(operation, Journaled)}
 
     for operation in history.operations:
         if isinstance(operation, Send | Poll | ListOffset | FinalRead):
             place = (operation.topic, operation.partition)
             evidence = partitions.get(place)
             if evidence is None:
-                evidence = partitions[place] = Evidence(*place, compaction=compacted.get(operation.topic))
+                evidence = partitions[place] = Evidence(
+                    *place, compaction=compacted.get(operation.topic), journal=journaled.get(operation.topic)
+                )
             match operation:
                 case Send():
                     evidence.sends.append(operation)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from braidlog.sim.anomaly import Anomaly, Kind
 from braidlog.sim.checks_compaction import Gone
+from braidlog.sim.checks_journal import check_journaled_order
 from braidlog.sim.evidence import Evidence, MergedLog
 from braidlog.sim.history import AnyOperation, Send
 
@@ -17,7 +18,7 @@ def check_log(evidence: Evidence, log: MergedLog, gone: Gone) -> Iterator[Anomal
     yield from _offset_gap(evidence)
     yield from _lost_writes(evidence, log, gone)
     yield from _uninvited(evidence, log)
-    yield from _order(evidence, log)
+    yield from (_order(evidence, log) if evidence.journal is None else check_journaled_order(evidence, log))
     yield from _external_consistency(evidence)
     yield from _stale_lists(evidence)
     yield from _dead_producers(evidence)

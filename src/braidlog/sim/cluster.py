@@ -1,6 +1,7 @@
 """A simulated deployment: a control plane and some agents, each its own process on its own host, and one bucket."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from braidlog.agent.agent import Agent
@@ -68,6 +69,8 @@ class ClusterPlan:
     cache_bytes: int = 1 << 20
     control: ControlSettings = CONTROL_SETTINGS
     ripcord: str = "off"
+    agent: Mapping[str, object] = field(default_factory=dict)
+    """Further settings of the agents."""
     worker_count: int = 0
     """Workers that merge and compact. Each is a process on a host of its own."""
 
@@ -188,6 +191,7 @@ class SimCluster:
                 "ripcord": self.plan.ripcord,
                 "cache_listen": "off",
                 "uploads_in_flight_max": self.plan.uploads_in_flight_max,
+                **self.plan.agent,
             }
         )
         table, shard = self._seats.get(name, (None, 0))
@@ -218,6 +222,7 @@ class SimCluster:
 
     def settle(self) -> None:
         """Good weather: everything runs, nothing is blocked, the store answers."""
+        self.bucket.watchers.clear()
         self.network.heal()
         self.network.weather.loss = 0.0
         self.network.weather.delay_s_max = 0.002

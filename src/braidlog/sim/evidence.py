@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from braidlog.sim.anomaly import Anomaly
-from braidlog.sim.history import Compacted, FinalRead, ListOffset, Poll, Send
+from braidlog.sim.history import Compacted, FinalRead, Journaled, ListOffset, Poll, Send
 
 
 @dataclass(eq=False, slots=True)
@@ -19,6 +19,8 @@ class Evidence:
     """The last one, if there are several."""
     compaction: Compacted | None = None
     """Where only the newest record per key must stay."""
+    journal: Journaled | None = None
+    """Where records may be acknowledged before they have offsets."""
 
     @property
     def place(self) -> str:

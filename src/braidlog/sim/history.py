@@ -38,6 +38,10 @@ class Send(Operation, tag="send", frozen=True, kw_only=True):
     offset: int = -1
     """-1: not told."""
     error: str = ""
+    lazy: bool = False
+    """Acknowledged before it had an offset."""
+    connection: str = ""
+    """The one that its answer came on. Empty: nobody has noted it."""
 
 
 class Poll(Operation, tag="poll", frozen=True, kw_only=True):
@@ -111,6 +115,15 @@ class Compacted(Operation, tag="compacted", frozen=True, kw_only=True):
     delete_retention_s: float
 
 
+class Journaled(Operation, tag="journaled", frozen=True, kw_only=True):
+    """A topic whose records may be acknowledged before they are sequenced, so that only idempotent producers are
+    promised their order."""
+
+    topic: str
+    keeps_order: bool = True
+    """False: so little may wait for what comes before it that producers find their records out of order, too."""
+
+
 class FinalRead(Operation, tag="final-read", frozen=True, kw_only=True, omit_defaults=True):
     """A partition's whole log, read at the end, when everything was well again."""
 
@@ -171,6 +184,7 @@ AnyOperation = (
     | Owned
     | Event
     | Compacted
+    | Journaled
     | FinalRead
     | Transaction
     | CommittedPoll

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from braidlog.objects.keys import incarnation_prefix
 from braidlog.sim.cluster import CONTROL_HOST
 from braidlog.sim.network import CLIENT_HOST
 from braidlog.sim.store import StoreWeather
@@ -48,6 +49,16 @@ class Nemesis:
                 "pause-worker": self._pause_worker,
                 "pause-worker-long": self._pause_worker_long,
                 "cut-worker": self._cut_worker,
+            }
+        if world.journaled:
+            known |= {
+                "kill-after-put": self._kill_after_put,
+                "pause-after-put": self._pause_after_put,
+                "cut-and-kill-agent": self._cut_and_kill_agent,
+                "kill-replayer": self._kill_replayer,
+                "pause-replayer": self._pause_replayer,
+                "pause-replayer-long": self._pause_replayer_long,
+                "control-outage": self._control_outage,
             }
         self._kinds = [known[kind] for kind in kinds]
         if not kinds:
@@ -142,6 +153,72 @@ class Nemesis:
     def _cut_worker(self) -> str:
         name = self._any_worker()
         return self._cut([(name, CONTROL_HOST), (CONTROL_HOST, name)], f"cut {name} from the control plane")
+
+    # ── journals ──
+
+    def _after_put(self, name: str, strike: Callable[[], str], high_s: float) -> None:
+        """Strike when a file of the agent's is in the journal: it does not know of it yet, or it has just acknowledged
+        it, or has just had it sequenced."""
+        cluster = self._world.cluster
+        delay_s = self._entropy.uniform(0.0, high_s)
+        agent = cluster.agents.get(name)
+        if agent is None:
+            return
+        prefix = incarnation_prefix(agent.incarnation)
+
+        def watch(key: str) -> None:
+            if key.startswith(prefix) and watch in cluster.bucket.watchers:
+                cluster.bucket.watchers.remove(watch)
+                self._world.loop.call_later(delay_s, lambda: self._world.note(strike()))
+
+        cluster.bucket.watchers.append(watch)
+
+    def _kill_after_put(self) -> str:
+        name = self._any_agent()
+        self._after_put(name, lambda: self._kill(name, 10.0), 0.04)
+        return f"{name} will be killed when it has put a file into the journal"
+
+    def _pause_after_put(self) -> str:
+        """Between a put and its acknowledgement, for so long that somebody seals the sequence."""
+        name = self._any_agent()
+        self._after_put(name, lambda: self._pause(name, 5.0, 60.0), 0.005)
+        return f"{name} will be paused when it has put a file into the journal"
+
+    def _cut_and_kill_agent(self) -> str:
+        """What it acknowledges in between nobody hears of."""
+        name = self._any_agent()
+        what = self._cut([(name, CONTROL_HOST), (CONTROL_HOST, name)], f"cut {name} from the control plane")
+        delay_s = self._later(lambda: self._world.note(self._kill(name, 10.0)), 0.5, 8.0)
+        return f"{what}, killed in {delay_s:.1f} s"
+
+    def _replaying(self, name: str, strike: Callable[[], str], tries: int = 400) -> None:
+        """Strike an agent when it is about a replay or a scan."""
+        agent = self._world.cluster.agents.get(name)
+        if agent is not None and agent.journal.replays.running:
+            self._later(lambda: self._world.note(strike()), 0.0, 0.1)
+        elif tries:
+            self._world.loop.call_later(0.01, self._replaying, name, strike, tries - 1)
+
+    def _kill_replayer(self) -> str:
+        name = self._any_agent()
+        self._replaying(name, lambda: self._kill(name, 5.0))
+        return f"{name} will be killed in a replay"
+
+    def _pause_replayer(self) -> str:
+        """Past its lease, and back while another agent has its job."""
+        name = self._any_agent()
+        self._replaying(name, lambda: self._pause(name, 5.0, 20.0))
+        return f"{name} will be paused in a replay"
+
+    def _pause_replayer_long(self) -> str:
+        name = self._any_agent()
+        self._replaying(name, lambda: self._pause(name, GRACE_S, 2 * GRACE_S))
+        return f"{name} will be paused in a replay, for long"
+
+    def _control_outage(self) -> str:
+        self._world.cluster.kill(CONTROL_HOST)
+        delay_s = self._later(lambda: self._world.cluster.boot(CONTROL_HOST), 15.0, 60.0)
+        return f"the control plane is gone, and back in {delay_s:.1f} s"
 
     def _skew_clock(self) -> str:
         names = [CONTROL_HOST, *self._world.cluster.agent_names]

@@ -1,6 +1,7 @@
 """Simulated producers that behave as real ones: batches, requests in flight, retries in order, sequence numbers."""
 
 import asyncio
+from collections.abc import Container
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -47,6 +48,9 @@ class _Batch:
     outcome: Outcome | None = None
     offset: int = -1
     error: str = ""
+    lazy: bool = False
+    """Acknowledged before it had an offset."""
+    connection: str = ""
 
 
 @dataclass(eq=False)
@@ -82,8 +86,12 @@ class SimProducer:
         pause_s: float,
         batch_records_max: int = 3,
         key_count: int = 0,
+        bumps_epoch: bool = False,
+        journaled: Container[str] = (),
     ) -> None:
-        """With `key_count`, every record has one of so many keys, and some delete theirs."""
+        """With `key_count`, every record has one of so many keys, and some delete theirs. With `bumps_epoch`, after
+        trouble a producer goes on under its id with the next epoch, as newer clients do, and not under another id. An
+        acknowledgement of a topic that is `journaled` may tell no offset."""
         self._session = session
         self._lanes = [_Lane(topic, partition) for topic, partition in targets]
         self._idempotent = idempotent
@@ -92,6 +100,8 @@ class SimProducer:
         self._pause_s = pause_s
         self._batch_records_max = batch_records_max
         self._key_count = key_count
+        self._bumps_epoch = bumps_epoch
+        self._journaled = journaled
         self.stopping = False
 
     async def run(self) -> None:
@@ -139,6 +149,7 @@ class SimProducer:
         sent = [(batch, connection.send(PRODUCE, PRODUCE_VERSION, self._request(lane, batch))) for batch in lane.queue]
         for batch, _ in sent:
             batch.tries += 1
+            batch.connection = connection.label
         await asyncio.wait([future for _, future in sent], timeout=REQUEST_TIMEOUT_S)
         if any(not future.done() for _, future in sent):
             connection.close()
@@ -167,7 +178,8 @@ class SimProducer:
         code: ErrorCode = answer.error_code
         if code in {ErrorCode.none, ErrorCode.duplicate_sequence_number}:
             batch.outcome = "ok"
-            batch.offset = answer.base_offset if code == ErrorCode.none else -1
+            batch.lazy = answer.base_offset == 0 and lane.topic in self._journaled
+            batch.offset = answer.base_offset if code == ErrorCode.none and not batch.lazy else -1
             return False
         batch.error = code.name
         if code in POSSIBLY_WRITTEN:
@@ -205,13 +217,22 @@ class SimProducer:
                     partition=lane.partition,
                     value=value,
                     order=batch.first_order + at,
-                    producer=f"{lane.producer[0]}" if self._idempotent else "",
+                    producer=self._identity(lane),
                     retried=batch.tries > 1,
                     outcome=batch.outcome or "unknown",
                     offset=batch.offset + at if batch.offset >= 0 else -1,
                     error=batch.error if batch.outcome != "ok" else "",
+                    lazy=batch.lazy,
+                    connection=batch.connection,
                 )
             )
+
+    def _identity(self, lane: _Lane) -> str:
+        """What records keep their order within. An epoch may be sequenced behind a later one."""
+        if not self._idempotent:
+            return ""
+        producer_id, epoch = lane.producer
+        return f"{producer_id}.{epoch}" if self._bumps_epoch else f"{producer_id}"
 
     # ── identity and bytes ──
 
@@ -242,7 +263,8 @@ class SimProducer:
             self._record(lane, batch)
             lane.queue.remove(batch)
         lane.must_renew = False
-        lane.producer = (-1, -1)
+        producer_id, epoch = lane.producer
+        lane.producer = (producer_id, epoch + 1) if self._bumps_epoch and producer_id >= 0 else (-1, -1)
         lane.next_sequence = 0
         for batch in lane.queue:
             batch.sequence = -1

@@ -2,6 +2,7 @@
 
 from braidlog.sim.cluster import ClusterPlan
 from braidlog.sim.job_scenarios import compacting, merging
+from braidlog.sim.journal_scenarios import lightning, lightning_crowded, lightning_outage, ripcord, ripcord_on
 from braidlog.sim.nemesis import Nemesis
 from braidlog.sim.world import World
 
@@ -139,4 +140,9 @@ SCENARIOS = {
     "transaction-crashes": transaction_crashes,
     "merging": merging,
     "compacting": compacting,
+    "lightning": lightning,
+    "lightning-crowded": lightning_crowded,
+    "lightning-outage": lightning_outage,
+    "ripcord": ripcord,
+    "ripcord-on": ripcord_on,
 }

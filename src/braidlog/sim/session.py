@@ -28,6 +28,7 @@ class ClientSession:
         self._leaders: dict[tuple[str, int], int] = {}
         self.topic_ids: dict[str, UUID] = {}
         self._connections: dict[tuple[str, int], WireClient] = {}
+        self._connects = 0
 
     @property
     def now_s(self) -> float:
@@ -42,6 +43,8 @@ class ClientSession:
         if known is not None and known.is_open:
             return known
         connection = self._connections[address] = await WireClient.connect(*address, self.name)
+        self._connects += 1
+        connection.label = f"{address[0]}#{self._connects}"
         return connection
 
     async def any_connection(self) -> WireClient:

@@ -31,6 +31,9 @@ from braidlog.sim.loop import VirtualLoop
 
 T = TypeVar("T")
 
+REQUEST_TIMEOUT_S = 5.0
+LATE_PUT_S_MAX = 125.0
+
 
 @dataclass(slots=True)
 class StoreWeather:
@@ -63,6 +66,10 @@ class Bucket:
         self._versions = 0
         self.objects: dict[str, _Stored] = {}
         self.puts = 0
+        self.late_puts = 0
+        """On their way, though whoever asked for them has given them up."""
+        self.watchers: list[Callable[[str], None]] = []
+        """Told the key of whatever is put, at that moment: whoever has put it does not know of it yet."""
 
     def after(self, delay_s: float, effect: Callable[[], T], answer_s: float = 0.0) -> asyncio.Future[T]:
         """Let something happen in the world, whatever becomes of who asked for it, and answer a while later."""
@@ -87,6 +94,14 @@ class Bucket:
         self._loop.call_later(delay_s, happen, context=self._context)
         return done
 
+    def land_late(self, delay_s: float, put: Callable[[], T]) -> None:
+        def land() -> T:
+            self.late_puts -= 1
+            return put()
+
+        self.late_puts += 1
+        self.after(delay_s, land)
+
     def put(self, key: str, data: bytes, *, overwrite: bool, etag: str | None = None) -> str:
         known = self.objects.get(key)
         if etag is not None:
@@ -98,6 +113,8 @@ class Bucket:
         self.puts += 1
         stored = _Stored(data, str(self._versions), EPOCH_MS + int(self._loop.time() * 1000))
         self.objects[key] = stored
+        for watcher in list(self.watchers):
+            watcher(key)
         return stored.etag
 
     def get(self, key: str) -> _Stored:
@@ -108,8 +125,6 @@ class Bucket:
 
 class SimStore:
     """One process' way to the bucket."""
-
-    REQUEST_TIMEOUT_S = 5.0
 
     def __init__(self, bucket: Bucket, loop: VirtualLoop, entropy: Entropy, weather: StoreWeather) -> None:
         self._bucket = bucket
@@ -137,11 +152,11 @@ class SimStore:
             raise SlowDown(f"{name}: the simulated store is too busy")
         if (luck := luck - weather.lost_answer) < 0:
             self._bucket.after(latency_s, effect)
-            await asyncio.sleep(self.REQUEST_TIMEOUT_S)
+            await asyncio.sleep(REQUEST_TIMEOUT_S)
             raise StoreTimeout(f"{name}: no answer")
         if name == "put" and luck - weather.late_put < 0:
-            self._bucket.after(self.REQUEST_TIMEOUT_S + self._entropy.uniform(0.0, 120.0), effect)
-            await asyncio.sleep(self.REQUEST_TIMEOUT_S)
+            self._bucket.land_late(self._entropy.uniform(REQUEST_TIMEOUT_S, LATE_PUT_S_MAX), effect)
+            await asyncio.sleep(REQUEST_TIMEOUT_S)
             raise StoreTimeout(f"{name}: no answer")
         return await self._bucket.after(latency_s * 0.8, effect, latency_s * 0.2)
 

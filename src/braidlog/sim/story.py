@@ -15,6 +15,7 @@ from braidlog.sim.history import (
     FinalCommitted,
     FinalRead,
     History,
+    Journaled,
     ListOffset,
     Owned,
     Poll,
@@ -123,6 +124,8 @@ def _sentence(operation: AnyOperation, values: frozenset[str], offsets: frozense
             return f"── {operation.what} ──"
         case Compacted():
             return f"{operation.topic} is compacted, and tombstones stay for {operation.delete_retention_s:.0f} s"
+        case Journaled():
+            return f"{operation.topic} may be acknowledged before it has offsets"
         case Send():
             under = f" under producer id {operation.producer}" if operation.producer else ""
             again = " more than once" if operation.retried else ""

@@ -48,6 +48,8 @@ class WireClient(asyncio.Protocol):
         self._next_id = 0
         self._waiting: dict[int, tuple[int, int, asyncio.Future[Any]]] = {}
         self.is_open = False
+        self.label = ""
+        """Its name in histories."""
 
     @classmethod
     async def connect(cls, host: str, port: int, client_id: str) -> "WireClient":

@@ -19,12 +19,14 @@ import structlog
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32Timedelta
 
+from braidlog.objects.format import decode_object_tail
+from braidlog.objects.keys import JOURNAL_PREFIX, parse_journal_key
 from braidlog.runtime.entropy import Entropy, SeededEntropy
 from braidlog.sim.cluster import ClusterPlan, SimCluster
 from braidlog.sim.committed_reads import CommittedReader, read_committed_whole
 from braidlog.sim.consumer_members import ConsumerMember
 from braidlog.sim.consumers import GroupMember, SimReader, fetch, list_offset
-from braidlog.sim.history import ALL_IS_WELL, Compacted, Event, FinalRead, History
+from braidlog.sim.history import ALL_IS_WELL, Compacted, Event, FinalRead, History, Journaled
 from braidlog.sim.loop import VirtualLoop
 from braidlog.sim.producers import SimProducer
 from braidlog.sim.session import ClientSession
@@ -35,6 +37,8 @@ CREATE_TOPICS, CREATE_TOPICS_VERSION = 19, 7
 DELETE_RECORDS, DELETE_RECORDS_VERSION = 21, 2
 REST_S = 400.0
 """So much longer than the simulated cluster's graces that the sweeper has seen everything at least once."""
+DRAIN_S_MAX = 600.0
+"""How long it may take until everything that is in journals is in the logs."""
 SETTLE_S_MAX = 600.0
 """How long clients may take to come to rest once everything is well again."""
 
@@ -55,6 +59,10 @@ class World:
         """Partition counts by name."""
         self.transactional: dict[str, None] = {}
         """Topics that transactions write to."""
+        self.journaled: dict[str, None] = {}
+        """Topics whose records may be acknowledged before they are sequenced."""
+        self.gives_up_gaps = False
+        """Whether too little may wait for what comes before it to keep order. To be said before topics are created."""
         self.strikes: frozenset[int] | None = None
         """Which of the nemesis' strikes fall; None: all of them."""
         self.strikes_laid_out = 0
@@ -113,6 +121,12 @@ class World:
         await session.retry(create)
         session.close()
         self.topics[name] = partition_count
+        if configs.get("braidlog_topic_type") == "lightning" or self.cluster.plan.ripcord != "off":
+            self.journaled[name] = None
+            now_s, keeps_order = self.loop.time(), not self.gives_up_gaps
+            self.history.record(
+                Journaled(client="admin", invoke_s=now_s, complete_s=now_s, topic=name, keeps_order=keeps_order)
+            )
         if "compact" in configs.get("cleanup_policy", ""):
             retention_s = int(configs.get("delete_retention_ms", "86400000")) / 1000
             now_s = self.loop.time()
@@ -147,7 +161,14 @@ class World:
         return [(topic, partition) for partition in range(self.topics[topic])]
 
     def producer(self, targets: list[tuple[str, int]], **options: Any) -> SimProducer:
-        settings = {"idempotent": True, "retries": True, "in_flight_max": 5, "pause_s": 0.3, **options}
+        settings = {
+            "idempotent": True,
+            "retries": True,
+            "in_flight_max": 5,
+            "pause_s": 0.3,
+            "journaled": self.journaled,
+            **options,
+        }
         kind = "idempotent" if settings["idempotent"] else "plain"
         return self._start(SimProducer(self.session(kind), targets, **settings))
 
@@ -193,6 +214,8 @@ class World:
             raise Stuck(f"{len(pending)} of {len(self._tasks)} clients did not come to rest in {SETTLE_S_MAX} s")
         for task in self._tasks:
             task.result()
+        if self.journaled:
+            await self._wait_drained()
         session = self.session("final")
         for topic, partition_count in self.topics.items():
             for partition in range(partition_count):
@@ -204,14 +227,44 @@ class World:
         if self.expects_tidy_store:
             await self._check_store()
 
+    async def _wait_drained(self) -> None:
+        """Until what is in the journals is in the logs, and nothing can appear there any more."""
+        left: list[str] = []
+        for _ in range(int(DRAIN_S_MAX)):
+            left = self._unsequenced()
+            if not left and not self.cluster.bucket.late_puts:
+                return
+            await self.sleep(1.0)
+        raise Stuck(f"{len(left)} files and batches of journals are not sequenced after {DRAIN_S_MAX} s: {left[0]}")
+
+    def _unsequenced(self) -> list[str]:
+        """Files that no sequence's record has, and batches that wait."""
+        control = self.cluster.control
+        assert control is not None
+        left: list[str] = []
+        for key in self.cluster.bucket.objects:
+            if key.startswith(JOURNAL_PREFIX):
+                file = parse_journal_key(key)
+                if not control.journals.sequences.is_sequenced((file.incarnation, file.sequence), file.slot):
+                    left.append(key)
+        return left + [f"batch {held.name} of {held.key}" for held in control.journals._held.oldest(1)]
+
     async def _check_store(self) -> None:
         await self.sleep(REST_S)
         used = await self._used_objects()
-        stored = set(self.cluster.bucket.objects)
+        stored = {key for key in self.cluster.bucket.objects if not self._is_kept(key)}
         if missing := sorted(used - stored):
             raise Untidy(f"{len(missing)} objects that are in use are gone, among them {missing[0]}")
         if orphans := sorted(stored - used):
             raise Untidy(f"{len(orphans)} objects are left that nothing refers to, among them {orphans[0]}")
+
+    def _is_kept(self, key: str) -> bool:
+        """Whether it stays though no extent is in it: what agents tell each other, and fences, while their sequence is
+        not closed."""
+        if not key.startswith(JOURNAL_PREFIX):
+            return not key.startswith("data/")
+        stored = self.cluster.bucket.objects[key]
+        return not decode_object_tail(stored.data, len(stored.data)).extents
 
     async def _read_whole(self, session: ClientSession, topic: str, partition: int) -> None:
         invoke_s = session.now_s
