@@ -185,6 +185,7 @@ def test_killed_right_after_acknowledging_with_the_control_plane_stopped(cluster
     assert {"incarnation", "sequence", "state"} <= set(found["sequences"][0])
 
 
+@pytest.mark.slow
 def test_an_agent_sleeps_while_its_sequence_is_sealed(cluster: Cluster) -> None:
     """It wakes up, finds that its slots are fenced, and goes on in another sequence. Nothing is lost or doubled."""
     _, (first, second) = start_apart(cluster, agents=2)

@@ -92,7 +92,8 @@ class LazySequencing:
             if not is_sequenced:
                 log.error("a journal's file was refused", key=request.key, reason=verdict.error_message)
         except (ControlUnavailable, DeadlineExceeded) as error:
-            log.info("a journal's file is left to be replayed", key=request.key, error=str(error))
+            # Counted, and not told of each: in an outage there are dozens a second.
+            log.debug("a journal's file is left to be replayed", key=request.key, error=str(error))
         except BraidError as error:
             log.error("a journal's file was refused", key=request.key, error=str(error), help=error.help)
         finally:
