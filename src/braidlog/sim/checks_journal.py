@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from msgspec import UnsetType
+
 from braidlog.sim.anomaly import Anomaly, Kind
 from braidlog.sim.evidence import Evidence, MergedLog
 from braidlog.sim.history import Send
@@ -41,7 +43,7 @@ def _within_connections(evidence: Evidence, placed: list[tuple[Send, int]]) -> I
     """Where a topic leaves the journal, nothing of it is left there that a later record could overtake."""
     newest: dict[tuple[str, str], tuple[Send, int]] = {}
     for send, offset in placed:
-        if send.outcome != "ok" or send.retried or not send.connection:
+        if send.outcome != "ok" or send.retried or isinstance(send.connection, UnsetType):
             continue
         line = (send.client, send.connection)
         before = newest.get(line)

@@ -38,10 +38,10 @@ class Send(Operation, tag="send", frozen=True, kw_only=True):
     offset: int = -1
     """-1: not told."""
     error: str = ""
-    lazy: bool = False
+    lazy: bool | msgspec.UnsetType = msgspec.UNSET
     """Acknowledged before it had an offset."""
-    connection: str = ""
-    """The one that its answer came on. Empty: nobody has noted it."""
+    connection: str | msgspec.UnsetType = msgspec.UNSET
+    """The one that its answer came on, where that matters: of topics that are journaled."""
 
 
 class Poll(Operation, tag="poll", frozen=True, kw_only=True):

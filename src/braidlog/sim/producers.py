@@ -8,6 +8,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32Timedelta
+from msgspec import UNSET
 
 from braidlog.records.batch import SEQUENCE_END
 from braidlog.records.record import Record, encode_batch
@@ -222,8 +223,8 @@ class SimProducer:
                     outcome=batch.outcome or "unknown",
                     offset=batch.offset + at if batch.offset >= 0 else -1,
                     error=batch.error if batch.outcome != "ok" else "",
-                    lazy=batch.lazy,
-                    connection=batch.connection,
+                    lazy=batch.lazy or UNSET,
+                    connection=batch.connection if lane.topic in self._journaled else UNSET,
                 )
             )
 
