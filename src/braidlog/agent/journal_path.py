@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+ENDS_UNTOLD_MAX = 10_000
 REPLAYS_AT_ONCE = 2
 """So that a scan need not wait for a long replay."""
 
@@ -48,6 +49,9 @@ class JournalPath:
         self._control = agent.control
         self._incarnation = agent.incarnation
         self._calls = TaskGroup("ends of sequences")
+        self._untold: dict[int, int] = {}
+        """How many slots sequences have that were ended, by number, where the control plane does not know yet."""
+        agent.reachability.on_back.append(self._tell_ends)
         self._call_timeout_s = settings.commit_timeout_ms / 1000
         request_timeout_s = settings.request_timeout_ms / 1000
         self.unsequenced = Unsequenced()
@@ -110,14 +114,26 @@ class JournalPath:
         self._batcher.uploaded(draft)
 
     def _tell_end(self, number: int, slot_count: int) -> None:
-        self._calls.spawn(self._end_sequence(EndSequence(self._incarnation, number, slot_count)))
+        self._untold[number] = slot_count
+        if len(self._untold) > ENDS_UNTOLD_MAX:
+            del self._untold[next(iter(self._untold))]
+        self._tell_ends()
 
-    async def _end_sequence(self, request: EndSequence) -> None:
-        """Saves the control plane a seal. If it does not hear of it, it will seal the sequence."""
-        try:
-            await self._control.end_sequence(request, timeout_s=self._call_timeout_s)
-        except BraidError as error:
-            log.info("the control plane was not told of a sequence's end", number=request.number, error=str(error))
+    def _tell_ends(self) -> None:
+        self._calls.spawn(self._end_sequences())
+
+    async def _end_sequences(self) -> None:
+        """Saves the control plane a seal. If it does not hear of an end in time, it will seal the sequence."""
+        for number, slot_count in list(self._untold.items()):
+            if self._untold.pop(number, None) is None:
+                continue  # another task has seen to it meanwhile
+            try:
+                request = EndSequence(self._incarnation, number, slot_count)
+                await self._control.end_sequence(request, timeout_s=self._call_timeout_s)
+            except BraidError as error:
+                self._untold[number] = slot_count
+                log.info("the control plane was not told of a sequence's end", number=number, error=str(error))
+                return
 
     async def flush(self) -> None:
         """Put into the journal what waits for it."""

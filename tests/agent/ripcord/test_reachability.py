@@ -33,6 +33,7 @@ def test_one_answer_ends_an_outage() -> None:
     reachability = Reachability(clock, after_s=5.0)
     told: list[int] = []
     reachability.on_away.append(lambda: told.append(reachability.outages))
+    reachability.on_back.append(lambda: told.append(-reachability.outages))
     for outage in (1, 2):
         clock.advance(7.0)
         reachability.failed()
@@ -43,7 +44,7 @@ def test_one_answer_ends_an_outage() -> None:
         assert not reachability.is_away
         assert not reachability.is_doubtful
         assert reachability.away_s == 0.0
-    assert told == [1, 2]
+    assert told == [1, -1, 2, -2]
     assert reachability.away_s_total == pytest.approx(20.0)
 
 

@@ -24,6 +24,8 @@ class Reachability:
         """Of those that are over."""
         self.on_away: list[Callable[[], None]] = []
         """Called when an outage is noticed."""
+        self.on_back: list[Callable[[], None]] = []
+        """Called when one is over."""
 
     @property
     def is_away(self) -> bool:
@@ -47,11 +49,13 @@ class Reachability:
 
     def answered(self) -> None:
         now_s = self._clock.monotonic_s()
-        if self._away_since_s is not None:
-            self.away_s_total += now_s - self._away_since_s
-            self._away_since_s = None
+        since_s, self._away_since_s = self._away_since_s, None
         self._heard_s = now_s
         self._failures = 0
+        if since_s is not None:
+            self.away_s_total += now_s - since_s
+            for told in self.on_back:
+                told()
 
     def failed(self) -> None:
         self._failures += 1
