@@ -226,6 +226,19 @@ def fences_of(cluster: Cluster, agent: Process) -> list[Path]:
 
 
 @pytest.mark.slow
+def test_shards_journal_what_they_take_themselves(cluster: Cluster) -> None:
+    cluster.settings.update(LIGHTNING_SETTINGS)
+    agent = cluster.agent(control=cluster.control(), shards=2)
+    topic = lightning_topic(agent.address, 8)
+    producer = SteadyProducer(agent.address, topic, partition_count=8, count_max=400, **{"enable.idempotence": True})
+    producer.wait_sent()
+    producer.stop()
+    found = CLIENTS["confluent"].consume(agent.address, topic, 400, partitions=range(8))
+    assert numbers_by_partition(found) == {number: list(range(number, 400, 8)) for number in range(8)}
+    assert len({path.parts[-3] for path in journal_files(cluster)}) == 2
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("shards", [1, 2])
 def test_kills_again_and_again(cluster: Cluster, shards: int) -> None:
