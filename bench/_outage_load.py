@@ -15,7 +15,8 @@ from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32Timedelta
 
-from braidlog.records.batch import CRC_START, SEQUENCE_END, scan_batches
+from braidlog.objects.layout import SEQUENCE_END
+from braidlog.records.batch import CRC_START, scan_batches
 from braidlog.records.codec import Codec
 from braidlog.records.record import Record, encode_batch
 from braidlog.sim.clock import EPOCH_MS

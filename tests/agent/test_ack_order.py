@@ -5,8 +5,7 @@ from kio.schema.errors import ErrorCode
 from tests.fakes import FakeClock
 
 from braidlog.agent.ack_order import FAILURE_S, FAILURES_MAX, AckOrder
-from braidlog.objects.layout import BatchEntry
-from braidlog.records.batch import SEQUENCE_END
+from braidlog.objects.layout import SEQUENCE_END, BatchEntry
 from braidlog.writing.request import WriteRequest
 
 FAILED = int(ErrorCode.not_enough_replicas_after_append)

@@ -21,7 +21,7 @@ from braidlog.control.gaps import (
     with_earlier,
 )
 from braidlog.control.intervals import Ranges
-from braidlog.records.batch import SEQUENCE_END
+from braidlog.objects.layout import SEQUENCE_END
 
 numbers_ = st.sets(st.integers(0, 40))
 bounds = st.tuples(st.integers(0, 40), st.integers(0, 40))

@@ -13,7 +13,7 @@ from braidlog.control.producer_partition import (
     encode_gaps,
     remembered,
 )
-from braidlog.records.batch import SEQUENCE_END
+from braidlog.objects.layout import SEQUENCE_END
 
 
 def journaled(

@@ -3,8 +3,7 @@
 from kio.schema.errors import ErrorCode
 from tests.fakes import FakeClock
 
-from braidlog.objects.layout import BatchEntry
-from braidlog.records.batch import SEQUENCE_END
+from braidlog.objects.layout import SEQUENCE_END, BatchEntry
 from braidlog.writing.request import WriteRequest
 from braidlog.writing.setbacks import SETBACK_S, SETBACKS_MAX, Setbacks
 

@@ -10,7 +10,7 @@ from enum import Enum
 import msgspec
 
 from braidlog.control.intervals import Ranges, add, contains, overlaps, remove
-from braidlog.records.batch import SEQUENCE_END
+from braidlog.objects.layout import SEQUENCE_END
 
 HALF_CIRCLE = SEQUENCE_END // 2
 

@@ -18,7 +18,7 @@ from braidlog.control.gaps import (
     take,
     with_earlier,
 )
-from braidlog.records.batch import SEQUENCE_END
+from braidlog.objects.layout import SEQUENCE_END
 
 BATCHES_REMEMBERED = 5
 """Clients keep at most five requests in flight per connection, so a retry is always among the last five."""

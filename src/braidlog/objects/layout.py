@@ -25,6 +25,9 @@ ADDS_PARTITION_BIT = 0x4000
 """In a batch's attributes here, and never in the batch itself: a transactional batch whose partition need not have been
 added to its transaction before."""
 
+SEQUENCE_END = 1 << 31
+"""Idempotent producers number their records from 0 to here, and then from 0 again."""
+
 NONCE_BYTES = 16
 TOPIC_ID_BYTES = 16
 
@@ -45,7 +48,7 @@ class BatchEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     timestamp_ms_max: _Milliseconds
     producer_id: Annotated[int, Meta(ge=-1, le=2**63 - 1)] = -1
     producer_epoch: Annotated[int, Meta(ge=-1, lt=2**15)] = -1
-    base_sequence: Annotated[int, Meta(ge=-1, lt=2**31)] = -1
+    base_sequence: Annotated[int, Meta(ge=-1, lt=SEQUENCE_END)] = -1
 
 
 class ExtentEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):

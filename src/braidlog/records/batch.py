@@ -42,9 +42,6 @@ _HEADER_REST_BYTES = HEADER_BYTES - PREFIX_BYTES
 """What the batch length counts beside the records."""
 RECORD_COUNT_MAX = 16_777_216
 
-SEQUENCE_END = 1 << 31
-"""Idempotent producers number their records from 0 to here, and then from 0 again."""
-
 CODEC_MASK = 0x07
 TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10

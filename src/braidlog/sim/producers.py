@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32Timedelta
 from msgspec import UNSET
 
-from braidlog.records.batch import SEQUENCE_END
+from braidlog.objects.layout import SEQUENCE_END
 from braidlog.records.record import Record, encode_batch
 from braidlog.sim.clock import EPOCH_MS
 from braidlog.sim.history import Outcome, Send

@@ -10,7 +10,7 @@ from functools import partial
 
 from kio.schema.errors import ErrorCode
 
-from braidlog.records.batch import SEQUENCE_END
+from braidlog.objects.layout import SEQUENCE_END
 from braidlog.runtime.clock import Clock
 from braidlog.writing.request import Done, WriteRequest
 from braidlog.writing.stage import RequestStage
