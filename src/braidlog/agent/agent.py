@@ -132,6 +132,7 @@ class Agent:
         self.dispatcher = Dispatcher(self)
         self._server: asyncio.Server | None = None
         self._heartbeats: asyncio.Task[None] | None = None
+        self._ripcord_loop: asyncio.Task[None] | None = None
         self.port = settings.listen.port
         metrics.register(AgentMeters(self))
 
@@ -281,7 +282,7 @@ class Agent:
         self._heartbeats = self._background.spawn(self.session.run())
         self._background.spawn(self.journal.replays.run())
         if self.ripcord.mode != "off":
-            self._background.spawn(self.ripcord.run())
+            self._ripcord_loop = self._background.spawn(self.ripcord.run())
         if self.sharing is not None:
             self.sharing.start()
         await server.start_serving()
@@ -305,6 +306,8 @@ class Agent:
         if self._heartbeats is not None:
             self._heartbeats.cancel()
         await self.session.leave()
+        if self._ripcord_loop is not None:
+            self._ripcord_loop.cancel()
         await self.ripcord.withdraw()
         await (self.sharing or self._batcher).flush()
         await self.journal.flush()

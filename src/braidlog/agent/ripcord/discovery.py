@@ -4,6 +4,8 @@ Who is alive is judged by the store's clock alone. An agent writes its own objec
 for alive that were written not much longer ago than its own. So agents whose clocks differ see the same.
 """
 
+import asyncio
+
 import msgspec
 import structlog
 
@@ -21,6 +23,7 @@ FORGOTTEN_MS = 24 * 60 * 60 * 1000
 """Whoever lists deletes what is older: the agent is gone, or nobody has needed it for long."""
 AGENTS_MAX = 10_000
 DELETES_MAX = 1_000
+READS_AT_ONCE = 16
 _PAGE = 1_000
 
 
@@ -92,19 +95,25 @@ class Discovery:
         return listed
 
     async def _read_changed(self, alive: dict[str, ObjectMeta]) -> None:
+        changed: list[ObjectMeta] = []
         for key, meta in alive.items():
             known = self._known.get(key)
             if known is not None and known[0] is not None and known[0] == meta.etag:
                 self._known[key] = (meta.etag, meta.modified_ms, known[2])
-                continue
-            try:
-                blob = await self._store.get(key)
-                self._known[key] = (meta.etag, meta.modified_ms, _decoder.decode(blob.data))
-            except NotFound:
-                self._known.pop(key, None)
-            except msgspec.MsgspecError as error:
-                self._known.pop(key, None)
-                log.warning("an agent's notice cannot be read", key=key, error=str(error))
+            else:
+                changed.append(meta)
+        for start in range(0, len(changed), READS_AT_ONCE):
+            await asyncio.gather(*map(self._read, changed[start : start + READS_AT_ONCE]))
+
+    async def _read(self, meta: ObjectMeta) -> None:
+        try:
+            blob = await self._store.get(meta.key)
+            self._known[meta.key] = (meta.etag, meta.modified_ms, _decoder.decode(blob.data))
+        except NotFound:
+            self._known.pop(meta.key, None)
+        except msgspec.MsgspecError as error:
+            self._known.pop(meta.key, None)
+            log.warning("an agent's notice cannot be read", key=meta.key, error=str(error))
 
     async def _delete_forgotten(self, listed: dict[str, ObjectMeta], now_ms: int) -> None:
         forgotten = [key for key, meta in listed.items() if meta.modified_ms <= now_ms - FORGOTTEN_MS][:DELETES_MAX]
