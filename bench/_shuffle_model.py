@@ -89,7 +89,7 @@ async def _run(loop: VirtualLoop, load: ShuffleLoad, seconds: float, partitions:
         for zone, bottom in zip(zones, bottoms, strict=True)
     }
     zone_of_partition = [zones[partition % load.zones] for partition in range(partitions)]
-    source = _Source(load, seed, partitions)
+    source = Source(load, seed, partitions)
     batchers = [
         Batcher(
             caches[zones[number % load.zones]],
@@ -135,7 +135,7 @@ async def _run(loop: VirtualLoop, load: ShuffleLoad, seconds: float, partitions:
     )
 
 
-class _Source:
+class Source:
     """Records of random bytes, and their partition by the first eight of them."""
 
     def __init__(self, load: ShuffleLoad, seed: int, partitions: int) -> None:
@@ -156,7 +156,7 @@ class _Source:
 class _Readers:
     """Every partition's reader, in the partition's zone: it reads what it is told of, at once."""
 
-    def __init__(self, caches: dict[str, MemoryLayer], zone_of_partition: Sequence[str], source: _Source) -> None:
+    def __init__(self, caches: dict[str, MemoryLayer], zone_of_partition: Sequence[str], source: Source) -> None:
         self._debatchers = {zone: Debatcher(cache, DebatcherSettings()) for zone, cache in caches.items()}
         self._zone_of_partition = zone_of_partition
         self._tasks: set[asyncio.Task[None]] = set()

@@ -1,11 +1,12 @@
 """A shuffle through the store, beside Spark's own and beside what the model predicts.
 
-    python bench/shuffle.py --out figures.json     some minutes; plots go to shuffle-*.png
+    python bench/shuffle.py --out figures.json     half an hour; plots go to shuffle-*.png
     python bench/shuffle.py --quick                about two minutes
     python bench/shuffle.py --only model           without Spark: core, model
 
 `model` runs batcher, caches and debatcher over the latency model of S3 in virtual time: its latencies and requests do
-not depend on this machine. `core` is CPU per byte without a store's waiting. `spark` compares elapsed time and
+not depend on this machine. `core` is CPU per byte without a store's waiting. `executors` are processes of their own, in
+real time. `memory` shuffles 20 GB through an executor with 1 GB. `spark` compares elapsed time and
 exchanged bytes with the native shuffle in the same session; `aggregate` is a stream of groups, and `fused` a pipeline
 from topic to topic, both beside Spark's own. README.md says what each figure means.
 """
@@ -15,7 +16,6 @@ import asyncio
 import json
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from math import inf
@@ -35,6 +35,8 @@ from braidlog.runtime.clock import SystemClock
 from braidlog.runtime.entropy import SystemEntropy
 
 GIB = 1 << 30
+CORE_PARTITIONS = 200
+CORE_MIB_PER_FACTOR = 128
 Figures = dict[str, Any]
 
 TARGETS = {
@@ -60,6 +62,9 @@ class Scale:
         self.spark_runs = 2 if quick else 3
         self.aggregate_batches = 4 if quick else 8
         self.fused_mb = 512 if quick else 2048
+        self.executors = (1, 3) if quick else (1, 2, 3, 4)
+        self.executors_s = 4.0 if quick else 10.0
+        self.memory_gb = 1.0 if quick else 20.0
 
 
 def load_of(batch_mib: int, scale: Scale, instances: int = 3) -> ShuffleLoad:
@@ -137,7 +142,12 @@ def model(scale: Scale) -> Figures:
         say(f"batches of {batch_mib} MiB: p95 {found['latency_p95_s']:.2f} s, {found['puts_per_s']:.2f} PUT/s")
     for factor in scale.partition_factors:
         found = described(simulated(4, scale, partitions=3 * factor))
-        figures |= {f"partitions_x{factor}_{name}": found[name] for name in ("latency_p95_s", "notifications_per_s")}
+        names = ("latency_p95_s", "latency_bound_s_predicted", "notifications_per_s", "puts_per_s")
+        figures |= {f"partitions_x{factor}_{name}": found[name] for name in names}
+        # A batch has the partitions of one zone.
+        figures[f"partitions_x{factor}_notifications_per_s_predicted"] = found["puts_per_s_predicted"] * factor
+        batched_s, debatched_s = core_seconds(CORE_MIB_PER_FACTOR, 3 * factor)
+        figures[f"partitions_x{factor}_core_mib_per_s"] = CORE_MIB_PER_FACTOR / (batched_s + debatched_s)
     at = {name: figures[f"sweep_16mib_{name}"] for name in described(outcomes[16])}
     load = ShuffleLoad(GIB, 16 * MIB, instances=24, fill=min(1.0, at["batch_fill"]), overhead=at["overhead"])
     bill = shuffle_bill(load, S3_STANDARD)
@@ -152,41 +162,20 @@ def model(scale: Scale) -> Figures:
         "cost_vs_kafka": kafka_bill(load, S3_STANDARD).total_usd / with_machines,
         "cost_vs_native_spark": native_spark_bill(load, S3_STANDARD).total_usd / with_machines,
     }
-    plot(figures, outcomes, scale)
+    draw("latency_figure", outcomes[16])
+    for name in ("sweep_figure", "cost_figure"):
+        draw(name, figures, scale.batch_mib)
+    draw("partitions_figure", figures, scale.partition_factors)
     return figures
 
 
-def plot(figures: Figures, outcomes: dict[int, Outcome], scale: Scale) -> None:
+def draw(name: str, *what: Any) -> None:
     try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
+        import _shuffle_plots
     except ImportError:
         say("no plots: matplotlib is not installed")
         return
-    figure, axes = pyplot.subplots(1, 3, figsize=(12, 3.5))
-    for axis, (title, values) in zip(
-        axes,
-        {"record": outcomes[16].latency_s, "PUT": outcomes[16].put_s, "GET": outcomes[16].get_s}.items(),
-        strict=True,
-    ):
-        axis.plot(np.sort(values), np.linspace(0, 1, len(values)))
-        axis.set(title=f"{title} latency, 16 MiB", xlabel="seconds", ylim=(0, 1))
-    figure.tight_layout()
-    figure.savefig("shuffle-latency.png", dpi=120)
-    figure, axes = pyplot.subplots(1, 3, figsize=(12, 3.5))
-    for axis, name in zip(axes, ("puts_per_s", "gets_per_s", "latency_p95_s"), strict=True):
-        predicted = {"latency_p95_s": "latency_bound_s"}.get(name, name)
-        axis.plot(scale.batch_mib, [figures[f"sweep_{each}mib_{name}"] for each in scale.batch_mib], "o-", label="run")
-        axis.plot(
-            scale.batch_mib, [figures[f"sweep_{each}mib_{predicted}_predicted"] for each in scale.batch_mib], "x--",
-            label="model",
-        )  # fmt: skip
-        axis.set(title=name, xlabel="MiB a batch", xscale="log", yscale="log")
-        axis.legend()
-    figure.tight_layout()
-    figure.savefig("shuffle-sweep.png", dpi=120)
+    getattr(_shuffle_plots, name)(*what, Path())
 
 
 # ── CPU, without waiting ──
@@ -201,6 +190,16 @@ class Dropped:
 
 def core(scale: Scale) -> Figures:
     """Random records of 1 KiB in and out again, through a store in memory, on one core."""
+    batched_s, debatched_s = core_seconds(scale.core_mib, CORE_PARTITIONS)
+    return {
+        "batch_mib_per_s_core": scale.core_mib / batched_s,
+        "debatch_mib_per_s_core": scale.core_mib / debatched_s,
+        "mib_per_s_core": scale.core_mib / (batched_s + debatched_s),
+    }
+
+
+def core_seconds(core_mib: int, partitions: int) -> tuple[float, float]:
+    """CPU seconds for so much, of batching and of debatching."""
     from braidlog.spark.shuffle.batcher import Batcher, BatcherSettings, BatchWriter, arena_for
     from braidlog.spark.shuffle.debatcher import Debatcher, DebatcherSettings
 
@@ -209,14 +208,14 @@ def core(scale: Scale) -> Figures:
     values = pa.array([rng.bytes(1016) for _ in range(rows_per_chunk)], pa.binary())
     keys = rng.integers(0, 1 << 62, rows_per_chunk)
     rows = pa.record_batch({"key": pa.array(keys), "value": values})
-    chosen = (keys % 200).astype(np.int32)
-    chunks = scale.core_mib // 8
+    chosen = (keys % partitions).astype(np.int32)
+    chunks = core_mib // 8
 
     arena = arena_for(16 * MIB)
 
     async def batched(store: BatchWriter) -> tuple[float, Batcher]:
         settings = BatcherSettings("bench", compression="none", linger=0.5)
-        batcher = Batcher(store, settings, [""] * 200, clock=SystemClock(), entropy=SystemEntropy(), arena=arena)
+        batcher = Batcher(store, settings, [""] * partitions, clock=SystemClock(), entropy=SystemEntropy(), arena=arena)
         started_s = time.process_time()
         for _ in range(chunks):
             await batcher.add(rows, chosen)
@@ -244,65 +243,35 @@ def core(scale: Scale) -> Figures:
     asyncio.run(work())
     runs = [asyncio.run(work()) for _ in range(3)]
     batched_s, debatched_s = (statistics.median(each) for each in zip(*runs, strict=True))
-    return {
-        "batch_mib_per_s_core": scale.core_mib / batched_s,
-        "debatch_mib_per_s_core": scale.core_mib / debatched_s,
-        "mib_per_s_core": scale.core_mib / (batched_s + debatched_s),
-    }
+    return batched_s, debatched_s
 
 
-# ── beside Spark's own shuffle ──
+# ── with Spark, and with several processes ──
 
 
 def spark(scale: Scale) -> Figures:
-    from braidlog.spark import create_session
-    from braidlog.spark.shuffle import BlobShuffle
+    import _shuffle_spark
 
-    session = create_session("local[2]", progress=False)
-    figures: Figures = {"spark_gb": scale.spark_rows * 1024 / 1e9}
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            path = f"{folder}/rows"
-            session.range(scale.spark_rows).selectExpr(
-                "id key", "repeat(sha2(string(id), 512), 8) value"
-            ).write.parquet(path)
-            df = session.read.parquet(path)
-            shuffle = BlobShuffle(f"file://{folder}/store", compression="none")
-            for partitions in (16, 200):
-                ways = {
-                    "native": df.repartition(partitions, "key"),
-                    "blob": shuffle.repartition(df, partitions, "key"),
-                }
-                found: dict[str, list[tuple[float, int]]] = {name: [] for name in ways}
-                for _ in range(scale.spark_runs + 1):
-                    for name, way in ways.items():
-                        found[name].append(timed(session, way))
-                elapsed_s = {name: statistics.median(s for s, _ in runs[1:]) for name, runs in found.items()}
-                for name, seconds in elapsed_s.items():
-                    figures[f"elapsed_{name}_{partitions}_s"] = seconds
-                figures[f"elapsed_vs_native_{partitions}"] = elapsed_s["blob"] / elapsed_s["native"]
-                if partitions == 16:
-                    figures["exchange_bytes_vs_native"] = found["blob"][-1][1] / found["native"][-1][1]
-    finally:
-        session.stop()
+    return _shuffle_spark.repartition(scale.spark_rows, scale.spark_runs)
+
+
+def memory(scale: Scale) -> Figures:
+    import _shuffle_spark
+
+    return _shuffle_spark.bounded_memory(scale.memory_gb)
+
+
+def executors(scale: Scale) -> Figures:
+    import _shuffle_executors
+
+    figures = _shuffle_executors.executors(scale.executors, scale.executors_s)
+    for count in scale.executors:
+        say(
+            f"{count} executors: {figures[f'executors_{count}_mib_per_s']:.1f} MiB/s,"
+            f" {figures[f'executors_{count}_puts_per_s']:.2f} PUT/s"
+        )
+    draw("executors_figure", figures, scale.executors)
     return figures
-
-
-def timed(session: Any, df: Any) -> tuple[float, int]:
-    """Seconds, and the bytes that Spark says its shuffle wrote."""
-    before = exchanged_bytes(session)
-    started_s = time.perf_counter()
-    df.write.format("noop").mode("overwrite").save()
-    elapsed_s = time.perf_counter() - started_s
-    return elapsed_s, exchanged_bytes(session) - before
-
-
-def exchanged_bytes(session: Any) -> int:
-    context = session.sparkContext._jsc.sc()
-    context.listenerBus().waitUntilEmpty()
-    quantiles = session.sparkContext._gateway.new_array(session._jvm.double, 0)
-    stages = context.statusStore().stageList(None, False, False, quantiles, None)
-    return sum(stages.apply(number).shuffleWriteBytes() for number in range(stages.size()))
 
 
 def aggregate(scale: Scale) -> Figures:
@@ -320,9 +289,11 @@ def fused(scale: Scale) -> Figures:
 SCENARIOS: dict[str, Callable[[Scale], Figures]] = {
     "model": model,
     "core": core,
+    "executors": executors,
     "spark": spark,
     "aggregate": aggregate,
     "fused": fused,
+    "memory": memory,
 }
 
 

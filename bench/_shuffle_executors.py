@@ -1,0 +1,249 @@
+"""Executors as processes of their own: each fills batches and reads those of its partitions, over the latency model of
+S3, in real time. They tell each other of batches as Spark's tasks do, and those of a zone share a cache."""
+
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+
+from _shuffle_model import MIB, RECORD_BYTES, TICK_S, Source, Timed
+from braidlog.cache.layers import MemoryLayer
+from braidlog.cache.ring import RingLayer, ring_handlers
+from braidlog.cost.shuffle import ShuffleLoad, predict
+from braidlog.objects.latency import SlowStore, latency_profile
+from braidlog.objects.open import open_store
+from braidlog.runtime.clock import SystemClock
+from braidlog.runtime.entropy import SystemEntropy
+from braidlog.runtime.rpc import RpcClient, RpcServer
+from braidlog.spark.shuffle.batcher import Batcher, BatcherSettings
+from braidlog.spark.shuffle.debatcher import Debatcher, DebatcherSettings
+from braidlog.spark.shuffle.notifying import Notification
+from braidlog.spark.shuffle.sharing import decode_notifications, encode_notifications
+
+Figures = dict[str, Any]
+RATE_MIB = 16
+"""Of each executor."""
+BATCH_MIB = 4
+PARTITIONS_EACH = 9
+ZONES_MAX = 3
+WAIT_S = 120.0
+
+
+def load_of(count: int) -> ShuffleLoad:
+    profile = latency_profile("s3")
+    size = BATCH_MIB * MIB
+    return ShuffleLoad(
+        count * RATE_MIB * MIB,
+        size,
+        zones=min(ZONES_MAX, count),
+        instances=count,
+        interval_s=1e6,
+        put_s=profile.put_s_median + size / profile.upload_bytes_per_s,
+        get_s=profile.get_s_median + size / profile.download_bytes_per_s,
+    )
+
+
+def executors(counts: tuple[int, ...], seconds: float) -> Figures:
+    figures: Figures = {}
+    for count in counts:
+        load = load_of(count)
+        predicted = predict(load)
+        # Whole batches of every buffer, and a half, so that no batch ends with the run.
+        run_s = (max(2, round(seconds / predicted.batch_fill_s)) + 0.5) * predicted.batch_fill_s
+        found = run(count, run_s)
+        if sum(each["rows_in"] for each in found) != sum(each["rows_out"] for each in found):
+            raise SystemExit(f"{count} executors: not every row came out")
+        full = sum(each["puts_full"] for each in found)
+        puts = sum(each["puts"] for each in found)
+        gets = sum(each["gets"] for each in found)
+        window_s = run_s - 0.5 * predicted.batch_fill_s
+        prefix = f"executors_{count}"
+        figures |= {
+            f"{prefix}_mib_per_s": sum(each["rows_in"] for each in found) * RECORD_BYTES / MIB / run_s,
+            f"{prefix}_late_s": max(each["late_s"] for each in found),
+            f"{prefix}_puts_per_s": full / window_s,
+            f"{prefix}_puts_per_s_predicted": predicted.puts_per_s,
+            f"{prefix}_gets_per_put": gets / puts,
+            f"{prefix}_gets_per_put_predicted": load.zones_crossed,
+            f"{prefix}_latency_p95_s": statistics.fmean(each["latency_p95_s"] for each in found),
+            f"{prefix}_latency_bound_s_predicted": predicted.latency_s_max,
+            f"{prefix}_cpu_s_per_gib": sum(each["cpu_s"] for each in found)
+            / (sum(each["rows_in"] for each in found) * RECORD_BYTES / (1 << 30)),
+        }
+    return figures
+
+
+def run(count: int, seconds: float) -> list[Figures]:
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="braidlog-bench-", dir=memory) as folder:
+        children = [
+            subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for _ in range(count)
+        ]
+        try:
+            for number, child in enumerate(children):
+                tell(child, {"number": number, "count": count, "store": f"file://{folder}", "seconds": seconds})
+            addresses = [json.loads(hear(child))["address"] for child in children]
+            for child in children:
+                tell(child, {"addresses": addresses})
+            for child in children:
+                hear(child)  # it has produced, and told the others
+            for child in children:
+                tell(child, {})
+            return [json.loads(hear(child)) for child in children]
+        finally:
+            for child in children:
+                child.kill()
+                child.communicate()
+
+
+def tell(child: "subprocess.Popen[str]", message: Figures) -> None:
+    assert child.stdin is not None
+    child.stdin.write(json.dumps(message) + "\n")
+    child.stdin.flush()
+
+
+def hear(child: "subprocess.Popen[str]") -> str:
+    assert child.stdout is not None
+    line = child.stdout.readline()
+    if not line:
+        raise SystemExit("an executor ended")
+    return line
+
+
+# ── the child's side ──
+
+
+def owner_of_partition(partition: int, count: int) -> int:
+    """An executor in the partition's zone."""
+    zones = min(ZONES_MAX, count)
+    members = [number for number in range(count) if number % zones == partition % zones]
+    return members[partition // zones % len(members)]
+
+
+async def told() -> Figures:
+    line = await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    found: Figures = json.loads(line)
+    return found
+
+
+def say(message: Figures) -> None:
+    print(json.dumps(message), flush=True)
+
+
+class Executor:
+    def __init__(self, orders: Figures) -> None:
+        self.number, self.count = orders["number"], orders["count"]
+        self.seconds = orders["seconds"]
+        self.clock, entropy = SystemClock(), SystemEntropy()
+        self.load = load_of(self.count)
+        slow = SlowStore(
+            open_store(orders["store"], clock=self.clock, entropy=entropy),
+            latency_profile("s3"),
+            clock=self.clock,
+            entropy=entropy,
+        )
+        self.store = slow
+        self.bottom = Timed(slow)
+        self.memory = MemoryLayer(self.bottom, bytes_max=512 * MIB, on_write=True)
+        self.server = RpcServer({**ring_handlers(self.memory), "notify": self._notified})
+        self.reads: set[asyncio.Task[None]] = set()
+        self.latency_s: list[float] = []
+        self.rows_out = 0
+        self.entropy = entropy
+
+    async def join(self, addresses: list[str]) -> None:
+        zones = self.load.zones
+        ring = {str(each): addresses[each] for each in range(self.count) if each % zones == self.number % zones}
+        self.layer = RingLayer(
+            self.store,
+            ring,
+            clock=self.clock,
+            entropy=self.entropy,
+            own_name=str(self.number),
+            own_layer=self.memory,
+        )
+        self.debatcher = Debatcher(self.layer, DebatcherSettings())
+        self.clients = [RpcClient(address, self.clock, self.entropy) for address in addresses]
+
+    async def _notified(self, body: bytes, _: float | None) -> bytes:
+        task = asyncio.get_running_loop().create_task(self._read(decode_notifications(body)))
+        self.reads.add(task)
+        task.add_done_callback(self.reads.discard)
+        return b""
+
+    async def _read(self, notifications: list[Notification]) -> None:
+        async for rows in self.debatcher.rows(notifications):
+            at_s = rows.column("at").to_numpy()
+            self.rows_out += rows.num_rows
+            self.latency_s += (time.time() - at_s[:: max(1, len(at_s) // 16)]).tolist()
+
+    async def tell(self, notifications: list[Notification]) -> None:
+        by_owner: dict[int, list[Notification]] = {}
+        for each in notifications:
+            by_owner.setdefault(owner_of_partition(each.partition, self.count), []).append(each)
+        for owner, found in by_owner.items():
+            await self.clients[owner].call("notify", encode_notifications(found), WAIT_S)
+
+    async def produce(self) -> Figures:
+        zones = [f"zone{number}" for number in range(self.load.zones)]
+        partitions = PARTITIONS_EACH * self.count
+        source = Source(self.load, self.number, partitions)
+        batcher = Batcher(
+            self.layer,
+            BatcherSettings(
+                "bench", BATCH_MIB * MIB, 1e6, compression="none", uploads_in_flight_max=16,
+                zone=zones[self.number % len(zones)],
+            ),
+            [zones[partition % len(zones)] for partition in range(partitions)],
+            clock=self.clock,
+            entropy=self.entropy,
+        )  # fmt: skip
+        started_s, rows_in, late_s = time.monotonic(), 0, 0.0
+        ticks = round(self.seconds / TICK_S)
+        for tick in range(ticks):
+            due_s = started_s + tick * TICK_S
+            await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+            late_s = max(late_s, time.monotonic() - due_s)
+            rows, chosen = source.chunk(time.time())
+            rows_in += rows.num_rows
+            await batcher.add(rows, chosen)
+            await self.tell(batcher.take_finished())
+        await batcher.finish()
+        await self.tell(batcher.take_finished())
+        return {"rows_in": rows_in, "late_s": late_s}
+
+
+async def child() -> None:
+    executor = Executor(await told())
+    say({"address": await executor.server.start("127.0.0.1:0")})
+    await executor.join((await told())["addresses"])
+    cpu_s_before = time.process_time()
+    made = await executor.produce()
+    say({})
+    await told()
+    async with asyncio.timeout(WAIT_S):
+        while executor.reads:
+            await asyncio.gather(*executor.reads)
+    say(
+        {
+            **made,
+            "rows_out": executor.rows_out,
+            "puts": len(executor.bottom.put_s),
+            "puts_full": sum(size >= 0.9 * executor.load.batch_bytes for size in executor.bottom.put_bytes),
+            "gets": len(executor.bottom.get_s),
+            "latency_p95_s": float(np.percentile(executor.latency_s, 95)),
+            "cpu_s": time.process_time() - cpu_s_before,
+        }
+    )
+
+
+if __name__ == "__main__":
+    asyncio.run(child())
