@@ -105,23 +105,48 @@ def fused(size_mb: int, runs: int) -> Figures:
         spark = session()
         try:
             ways = {"native": native_pipeline(spark, address), "fused": fused_pipeline(spark, address, folder)}
-            found: dict[str, list[float]] = {name: [] for name in ways}
+            found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
             for run in range(runs + 1):
                 for name, way in ways.items():
-                    started_s = time.perf_counter()
+                    started_s, cpu_s = time.perf_counter(), family_cpu_s()
                     way()
                     if run:
-                        found[name].append(time.perf_counter() - started_s)
+                        found[name].append((time.perf_counter() - started_s, family_cpu_s() - cpu_s))
             check_results(spark, address, row_count * (runs + 1))
         finally:
             spark.stop()
-    elapsed_s = {name: statistics.median(times) for name, times in found.items()}
+    elapsed_s = {name: statistics.median(wall for wall, _ in times) for name, times in found.items()}
+    spent_s = {name: statistics.median(cpu for _, cpu in times) for name, times in found.items()}
     return {
         "fused_mb": size_mb,
         "fused_s": elapsed_s["fused"],
         "fused_native_s": elapsed_s["native"],
         "fused_vs_native": elapsed_s["fused"] / elapsed_s["native"],
+        "fused_cpu_s": spent_s["fused"],
+        "fused_native_cpu_s": spent_s["native"],
+        "fused_vs_native_cpu": spent_s["fused"] / spent_s["native"],
     }
+
+
+def family_cpu_s() -> float:
+    """CPU time of this process and all below it, Spark's JVM and Python workers included."""
+    parents: dict[int, list[int]] = {}
+    ticks: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it has ended meanwhile
+            parents.setdefault(int(fields[1]), []).append(int(entry.name))
+            ticks[int(entry.name)] = sum(map(int, fields[11:15]))
+    total = 0
+    waiting = [os.getpid()]
+    while waiting:
+        process_id = waiting.pop()
+        total += ticks.get(process_id, 0)
+        waiting += parents.get(process_id, [])
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 def read_topic(spark: Any, address: str, topic: str) -> Any:
