@@ -1,8 +1,8 @@
-"""A job of its own, to be killed: `python -m tests.spark.shuffle_job batch|stream FOLDER`.
+"""A job of its own, to be killed: `python -m tests.spark.shuffle_job batch|tasks|stream FOLDER`.
 
 `batch` kills two executors, one while it writes batches and one while it reads them, with speculation on, and compares
-its result with that of Spark's own shuffle. `stream` shuffles a folder of files into another one; it can be killed at
-any time and started again.
+its result with that of Spark's own shuffle. `tasks` does so with Python workers and the node's shuffle service.
+`stream` shuffles a folder of files into another one; it can be killed at any time and started again.
 """
 
 import os
@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from braidlog.spark import create_session
 from braidlog.spark.shuffle import BlobShuffle
+from braidlog.spark.shuffle.joining import FOLDER_VARIABLE
 
 PARTITIONS = 6
 
@@ -69,6 +70,60 @@ def batch(folder: Path) -> None:
         spark.stop()
 
 
+def kills_once(marker: str, victims: Callable[[], list[int]]) -> Callable[..., Iterator[pa.RecordBatch]]:
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch
+            found = [] if Path(marker).exists() else victims()
+            if found:
+                try:
+                    os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+                except FileExistsError:
+                    continue
+                for victim in found:
+                    os.kill(victim, signal.SIGKILL)
+
+    return work
+
+
+def services(folder: Path) -> list[int]:
+    """Shuffle services of this job: their sockets are in its folder."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            try:
+                if b"shuffle.service" in (path / "cmdline").read_bytes() and str(folder) in str(
+                    (path / "environ").read_bytes()
+                ):
+                    found.append(int(path.name))
+            except OSError:
+                continue
+    return found
+
+
+def tasks(folder: Path) -> None:
+    os.environ[FOLDER_VARIABLE] = f"{folder}/run"
+    config = {"spark.speculation": "true", "spark.speculation.multiplier": "1.1", "spark.speculation.quantile": "0.1"}
+    spark = create_session("local[2,8]", quick=True, progress=False, config=config)
+    try:
+        shuffle = BlobShuffle(
+            f"file://{folder}/store", batch_bytes="64KiB", zones=["a", "b", "c"], job="tasks", shared=True
+        )
+        df = spark.range(0, 20_000, 1, 12).selectExpr("id", "sha2(string(id), 256) text")
+        expected = rows(df.repartition(PARTITIONS, "text"))
+        dying = df.mapInArrow(kills_once(f"{folder}/killed-map", lambda: [os.getpid()]), df.schema).mapInArrow(
+            kills_once(f"{folder}/killed-service", lambda: services(folder)), df.schema
+        )
+        reading = kills_once(f"{folder}/killed-reduce", lambda: [os.getpid()])
+        found = rows(shuffle.apply(dying, PARTITIONS, "text", reading, df.schema))
+        killed = [name for name in ("killed-map", "killed-service", "killed-reduce") if (folder / name).exists()]
+        print(f"equal={found == expected} rows={len(found)} killed={','.join(killed)}", flush=True)
+    finally:
+        spark.stop()
+        for process in services(folder):
+            os.kill(process, signal.SIGTERM)
+
+
 def stream(folder: Path) -> None:
     spark = create_session("local[2]", quick=True, progress=False)
     try:
@@ -92,4 +147,4 @@ def streaming_query(spark: SparkSession, folder: Path):  # type: ignore[no-untyp
 
 
 if __name__ == "__main__":
-    {"batch": batch, "stream": stream}[sys.argv[1]](Path(sys.argv[2]))
+    {"batch": batch, "tasks": tasks, "stream": stream}[sys.argv[1]](Path(sys.argv[2]))

@@ -57,6 +57,14 @@ def test_killed_executors_and_speculation(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_killed_tasks_and_a_killed_shuffle_service(tmp_path: Path) -> None:
+    job = start("tasks", str(tmp_path))
+    output, errors = job.communicate(timeout=WAIT_S_MAX)
+    assert job.returncode == 0, errors[-3000:]
+    assert "equal=True rows=20000 killed=killed-map,killed-service,killed-reduce" in output
+
+
+@pytest.mark.slow
 def test_a_driver_killed_in_the_middle(spark: "SparkSession", tmp_path: Path) -> None:
     write_input(tmp_path, range(12))
     job = start("stream", str(tmp_path))
