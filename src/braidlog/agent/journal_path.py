@@ -116,7 +116,7 @@ class JournalPath:
     def _tell_end(self, number: int, slot_count: int) -> None:
         self._untold[number] = slot_count
         if len(self._untold) > ENDS_UNTOLD_MAX:
-            del self._untold[next(iter(self._untold))]
+            del self._untold[min(self._untold)]
         self._tell_ends()
 
     def _tell_ends(self) -> None:
@@ -124,7 +124,8 @@ class JournalPath:
 
     async def _end_sequences(self) -> None:
         """Saves the control plane a seal. If it does not hear of an end in time, it will seal the sequence."""
-        for number, slot_count in list(self._untold.items()):
+        # In their order: they are replayed in the order in which they became known.
+        for number, slot_count in sorted(self._untold.items()):
             if self._untold.pop(number, None) is None:
                 continue  # another task has seen to it meanwhile
             try:
