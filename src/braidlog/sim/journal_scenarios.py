@@ -90,6 +90,16 @@ async def lightning_crowded(world: World) -> None:
     await _faults(world, "cut-and-kill-agent", "cut-clients").run(45.0, pause_s=3.0)
 
 
+async def lightning_sleepers(world: World) -> None:
+    """Agents sleep in the midst of replays until all that they were about is sequenced by others, merged away and
+    deleted, and its sequences are closed."""
+    await world.create_topic("clicks", 1, braidlog_topic_type="lightning")
+    world.producer(world.targets("clicks"), pause_s=2.0, in_flight_max=3)
+    world.producer(world.targets("clicks"), idempotent=False, retries=False, in_flight_max=3, pause_s=2.0)
+    await world.sleep(3.0)
+    await Nemesis(world, "pause-replayer-long", "cut-and-kill-agent", "kill-control").run(120.0, pause_s=4.0)
+
+
 async def lightning_outage(world: World) -> None:
     """The control plane is away for longer than it remembers producers that are silent."""
     await world.create_topic("clicks", 2, braidlog_topic_type="lightning")
@@ -122,6 +132,7 @@ async def ripcord(world: World) -> None:
 
 EXPIRATION_S = 180.0
 lightning.plan = LIGHTNING_PLAN  # type: ignore[attr-defined]
+lightning_sleepers.plan = LIGHTNING_PLAN  # type: ignore[attr-defined]
 lightning_crowded.plan = replace(  # type: ignore[attr-defined]
     LIGHTNING_PLAN, control=replace(CONTROL, journals=replace(JOURNALS, gap_s=2.0, held_batches_max=4))
 )

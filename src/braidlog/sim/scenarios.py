@@ -2,7 +2,14 @@
 
 from braidlog.sim.cluster import ClusterPlan
 from braidlog.sim.job_scenarios import compacting, merging
-from braidlog.sim.journal_scenarios import lightning, lightning_crowded, lightning_outage, ripcord, ripcord_on
+from braidlog.sim.journal_scenarios import (
+    lightning,
+    lightning_crowded,
+    lightning_outage,
+    lightning_sleepers,
+    ripcord,
+    ripcord_on,
+)
 from braidlog.sim.nemesis import Nemesis
 from braidlog.sim.world import World
 
@@ -142,6 +149,7 @@ SCENARIOS = {
     "compacting": compacting,
     "lightning": lightning,
     "lightning-crowded": lightning_crowded,
+    "lightning-sleepers": lightning_sleepers,
     "lightning-outage": lightning_outage,
     "ripcord": ripcord,
     "ripcord-on": ripcord_on,

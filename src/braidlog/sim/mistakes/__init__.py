@@ -3,7 +3,7 @@
 A mistake replaces one piece of real code with what somebody might plausibly have written instead, for one run.
 """
 
-from braidlog.sim.mistakes import control_plane, groups, jobs, read_path, shards, transactions, write_path
+from braidlog.sim.mistakes import control_plane, groups, jobs, lightning, read_path, shards, transactions, write_path
 from braidlog.sim.mistakes.mistake import MISTAKES, Mistake
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "control_plane",
     "groups",
     "jobs",
+    "lightning",
     "read_path",
     "shards",
     "transactions",
