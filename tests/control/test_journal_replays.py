@@ -379,6 +379,21 @@ async def test_a_sequence_is_closed_when_nothing_points_to_it_and_nothing_of_it_
         assert plane.service.journals.sequences.known_below() == {"agent-a": 1}
 
 
+async def test_a_file_that_lands_when_its_sequence_is_closed_goes_with_the_next_full_sweep(
+    plane: Plane, agent: ReplayingAgent, topic: TopicInfo
+) -> None:
+    await plane.service.end_sequence(EndSequence("agent-a", 0, 0))
+    plane.clock.advance(241)
+    assert await plane.service.journal_closer.run_once() == 1
+    await agent.put(file(topic, 0))
+    await agent.put(file(topic, 0, sequence=1))
+    assert await plane.service.journal_closer.run_once() == 0
+    assert len(plane.bucket.keys) == 2
+    plane.clock.advance(SETTINGS.full_sweep_interval_s)
+    await plane.service.journal_closer.run_once()
+    assert plane.bucket.keys == [journal_key("agent-a", 1, 0)]
+
+
 async def test_fences_stay_until_no_sleeper_can_write_there(
     plane: Plane, agent: ReplayingAgent, topic: TopicInfo
 ) -> None:

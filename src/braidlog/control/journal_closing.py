@@ -1,6 +1,7 @@
 """What is left of journals: files go as other objects do, and a sequence is closed when nothing points to it."""
 
 import asyncio
+from collections.abc import Callable
 
 from braidlog.control.metadata import MetadataStore, Transaction
 from braidlog.control.sequences import SequenceKey, SequenceRecord, Sequences
@@ -30,6 +31,7 @@ class JournalCloser:
         store: Store,
         clock: Clock,
         sequence_age_s: float,
+        full_sweep_interval_s: float,
     ) -> None:
         self._metadata = metadata
         self._turn = turn
@@ -37,6 +39,8 @@ class JournalCloser:
         self._store = store
         self._clock = clock
         self._kept_ms = int(_AGES_KEPT * sequence_age_s * 1000)
+        self._full_sweep_interval_s = full_sweep_interval_s
+        self._full_sweep_due_s = clock.monotonic_s() + full_sweep_interval_s
 
     def may_delete(self, key: str) -> bool:
         """Whether an object that nothing points to may go. A journal's file may once its record says so."""
@@ -62,23 +66,37 @@ class JournalCloser:
             if not await self._metadata.read(lambda tx, key=key: _has_objects(tx, key)):  # type: ignore[misc]  # bound now
                 await self._close(record)
                 closed += 1
+        if self._clock.monotonic_s() >= self._full_sweep_due_s:
+            await self._delete_left(JOURNAL_PREFIX, self._is_closed)
+            self._full_sweep_due_s = self._clock.monotonic_s() + self._full_sweep_interval_s
         return closed
+
+    def _is_closed(self, key: str) -> bool:
+        """Whether a file came when its sequence was no more: a put that the store has done long after it was asked to,
+        and that nobody was told of."""
+        try:
+            place = parse_journal_key(key)
+        except InvalidKey:
+            return False
+        return self._sequences.is_closed((place.incarnation, place.sequence))
 
     async def _close(self, record: SequenceRecord) -> None:
         """First what is left in the folder, fences mostly, then the mark: a crash in between only repeats it."""
-        prefix = sequence_prefix(*record.key)
+        await self._delete_left(sequence_prefix(*record.key), self.may_delete)
+        async with self._turn:
+            await self._metadata.transact(lambda tx: self._sequences.write_closed(tx, record.key))
+            self._sequences.close(record.key)
+
+    async def _delete_left(self, prefix: str, may_delete: Callable[[str], bool]) -> None:
         after: str | None = None
         while True:
             page = await self._store.list(prefix, after=after, limit=SLOTS_PER_SEQUENCE_MAX)
-            left = [meta.key for meta in page.objects if self.may_delete(meta.key)]
+            left = [meta.key for meta in page.objects if may_delete(meta.key)]
             if left:
                 await self._store.delete(left)
             after = page.next_after
             if after is None:
-                break
-        async with self._turn:
-            await self._metadata.transact(lambda tx: self._sequences.write_closed(tx, record.key))
-            self._sequences.close(record.key)
+                return
 
 
 def _has_objects(tx: Transaction, key: SequenceKey) -> bool:

@@ -224,6 +224,7 @@ class ControlService(GroupCalls):
             store=self._store,
             clock=clock,
             sequence_age_s=settings.journals.sequence_age_s,
+            full_sweep_interval_s=settings.full_sweep_interval_s,
         )
         self.retention = Retention(
             metadata=metadata,
