@@ -162,7 +162,7 @@ def test_and_when_it_does_not_mind_the_fence() -> None:
 # ── everything at once ──
 
 
-@pytest.mark.parametrize("name", ["acknowledge-before-the-journal"])
+@pytest.mark.parametrize("name", ["given-up-means-dropped", "journal-left-too-early"])
 def test_a_mistake_shows_at_once(name: str) -> None:
     assert hunt(MISTAKES[name], 10, jobs=1).kind
 

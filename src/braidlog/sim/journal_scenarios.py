@@ -9,6 +9,8 @@ from braidlog.sim.nemesis import Nemesis
 from braidlog.sim.world import World
 
 SEQUENCE_AGE_S = 4.0
+SEALED_AGE_S = 12.0
+"""Longer than an agent's session, so that sequences are sealed that their agents still write to."""
 GAP_S = 200.0
 """Longer than any producer tries to send a batch that came too late for those behind it."""
 
@@ -74,7 +76,7 @@ async def lightning(world: World) -> None:
     world.producer(world.targets("orders"), pause_s=3.0, in_flight_max=2)
     world.reader(world.targets("clicks")[:1])
     await world.sleep(3.0)
-    await _faults(world, "kill-after-put").run(45.0, pause_s=3.0)
+    await _faults(world, "kill-after-put", "pause-after-put", "cut-agent-from-control").run(45.0, pause_s=3.0)
     # That takes as long as all the rest, so not every seed does it.
     world.expects_tidy_store = world.entropy.fork("tidy").below(4) == 0
 
@@ -131,7 +133,11 @@ async def ripcord(world: World) -> None:
 
 
 EXPIRATION_S = 180.0
-lightning.plan = LIGHTNING_PLAN  # type: ignore[attr-defined]
+lightning.plan = replace(  # type: ignore[attr-defined]
+    LIGHTNING_PLAN,
+    control=replace(CONTROL, journals=replace(JOURNALS, sequence_age_s=SEALED_AGE_S)),
+    agent={"sequence_age_ms": int(SEALED_AGE_S * 1000)},
+)
 lightning_sleepers.plan = LIGHTNING_PLAN  # type: ignore[attr-defined]
 lightning_crowded.plan = replace(  # type: ignore[attr-defined]
     LIGHTNING_PLAN, control=replace(CONTROL, journals=replace(JOURNALS, gap_s=2.0, held_batches_max=4))

@@ -10,7 +10,7 @@ from braidlog.sim.checker import check
 from braidlog.sim.mistakes import MISTAKES, Mistake
 from braidlog.sim.scenarios import SCENARIOS
 from braidlog.sim.story import tell
-from braidlog.sim.world import Run, Unreadable, Untidy, simulate
+from braidlog.sim.world import Run, Undrained, Unreadable, Untidy, simulate
 
 SHRINK_RUNS_MAX = 40
 
@@ -114,7 +114,11 @@ def _anomalies(run: Run) -> tuple[str, ...]:
 
 
 def _kind(error: str) -> str:
-    known = {Unreadable.__name__: "unreadable", Untidy.__name__: "untidy-store"}
+    known = {
+        Unreadable.__name__: "unreadable",
+        Untidy.__name__: "untidy-store",
+        Undrained.__name__: "undrained-journal",
+    }
     return known.get(error.partition(":")[0], "run-failed")
 
 

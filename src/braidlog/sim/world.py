@@ -235,7 +235,7 @@ class World:
             if not left and not self.cluster.bucket.late_puts:
                 return
             await self.sleep(1.0)
-        raise Stuck(f"{len(left)} files and batches of journals are not sequenced after {DRAIN_S_MAX} s: {left[0]}")
+        raise Undrained(f"{len(left)} files and batches of journals are not sequenced after {DRAIN_S_MAX} s: {left[0]}")
 
     def _unsequenced(self) -> list[str]:
         """Files that no sequence's record has, and batches that wait."""
@@ -319,6 +319,10 @@ class Unreadable(Exception):
 
 class Untidy(Exception):
     """A store that, after a long rest, does not hold exactly the objects that are in use."""
+
+
+class Undrained(Exception):
+    """Journals with files that nobody sequences although everything was well again."""
 
 
 class Stuck(Exception):

@@ -114,7 +114,7 @@ def _nothing_waits() -> AbstractContextManager[None]:
     return replaced((ProducerPartition, "judge_journaled", judge))
 
 
-@mistake("Keeps batches that wait in memory only.", "lightning-crowded")
+@mistake("Keeps batches that wait in memory only.", "lightning-sleepers")
 def _held_in_memory() -> AbstractContextManager[None]:
     return replaced((journal_plan, "write_held", lambda tx, batches: None))
 
