@@ -20,7 +20,9 @@ def simulate(
     runs: Runs = 20,
     minutes: Annotated[float, typer.Option("--minutes", help="Stop after this long; 0 for no limit.")] = 0.0,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the figures here, as JSON.")] = None,
-    scenario: Annotated[str, typer.Option("--scenario", help="mixed, crashes, lightning, ripcord and others: docs/simulator.md.")] = "mixed",
+    scenario: Annotated[
+        str, typer.Option("--scenario", help="mixed, crashes, lightning, ripcord and others: docs/simulator.md.")
+    ] = "mixed",
     mistake: Annotated[str, typer.Option("--mistake", help="Plant one of the mistakes of `braid mutants`.")] = "",
     history: Annotated[
         Path | None, typer.Option("--history", metavar="FILE", help="Write the first seed's history, as JSON lines.")
