@@ -1,5 +1,6 @@
 """Journaled files in the control plane: every record once, in the order of its producer, whatever comes when."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -335,9 +336,21 @@ async def test_a_copy_in_another_slot_is_not_sequenced_again(plane: Plane, journ
     first = await plane.service.commit_object(file)
     copy = CommitObject("journal/agent-a/0000000001/0000000000", file.size, file.footer)
     assert await plane.service.commit_object(copy) == first
+    assert plane.service.journals.sequences.is_sequenced(("agent-a", 1), 0)
     plane.service.sequencer._verdicts.clear()
     assert await plane.service.commit_object(copy) == first
-    assert plane.service.journals.sequences.is_sequenced(("agent-a", 1), 0)
+
+
+async def test_a_copy_that_comes_together_with_its_original_is_known_in_both_places(
+    plane: Plane, journal: Journal
+) -> None:
+    file = journal.file(batch(3))
+    copy = CommitObject("journal/agent-a/0000000001/0000000000", file.size, file.footer)
+    first, second = await asyncio.gather(plane.service.commit_object(file), plane.service.commit_object(copy))
+    assert first == second
+    sequences = plane.service.journals.sequences
+    assert sequences.is_sequenced(("agent-a", 0), 0)
+    assert sequences.is_sequenced(("agent-a", 1), 0)
 
 
 async def test_neither_the_floor_nor_a_fenced_writer_keeps_a_journal_from_being_sequenced(

@@ -133,9 +133,10 @@ class Sequencer:
     async def commit(self, request: CommitObject) -> ObjectVerdict:
         footer = _read_footer(request)
         nonce = footer.nonce
-        if (encoded := self._verdicts.get(nonce)) is not None:
+        while (waiting := self._waiting.get(nonce)) is not None and waiting.request.key != request.key:
+            await asyncio.wait([waiting.done])
+        if (encoded := self._verdicts.get(nonce)) is not None and not self._is_copy(request):
             return _decode_verdict(encoded)
-        waiting = self._waiting.get(nonce)
         if waiting is None:
             if len(self._queue) >= OBJECTS_WAITING_MAX:
                 raise ControlUnavailable(
@@ -149,6 +150,13 @@ class Sequencer:
             if self._worker is None:
                 self._worker = asyncio.create_task(self._work(), name="sequencer")
         return await asyncio.shield(waiting.done)
+
+    def _is_copy(self, request: CommitObject) -> bool:
+        """Whether it is known from elsewhere, and the record of its sequence does not say yet that it is sequenced."""
+        if not _is_journaled(request):
+            return False
+        place = parse_journal_key(request.key)
+        return not self._sequences.is_sequenced((place.incarnation, place.sequence), place.slot)
 
     async def commit_together(
         self, requests: Sequence[CommitObject], also: Callable[[Transaction, list[ObjectVerdict]], None]
