@@ -129,7 +129,12 @@ async def ripcord(world: World) -> None:
     world.producer(world.targets("clicks"), pause_s=3.0, in_flight_max=2)
     world.reader(world.targets("orders")[:1])
     await world.sleep(3.0)
-    await _faults(world, "control-outage").run(75.0, pause_s=5.0)
+    nemesis = world.loop.create_task(_faults(world, "control-outage").run(75.0, pause_s=5.0))
+    for _ in range(4):
+        # Those that begin while the control plane is away get their ids from agents.
+        await world.sleep(14.0)
+        world.producer(world.targets("orders"), pause_s=4.0, in_flight_max=2)
+    await nemesis
 
 
 EXPIRATION_S = 180.0

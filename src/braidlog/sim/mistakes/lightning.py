@@ -164,7 +164,7 @@ def _producers_expire_in_the_outage() -> AbstractContextManager[None]:
     return replaced((Journals, "sequenced_until_ms", lambda self: self._clock.wall_ms()))
 
 
-@mistake("Deletes journals that are old, whether their files are sequenced or not.", "lightning")
+@mistake("Deletes journals that are old, whether their files are sequenced or not.", "lightning-sleepers")
 def _journals_swept_by_age() -> AbstractContextManager[None]:
     async def run_once(self: JournalCloser) -> int:
         old_ms = self._clock.wall_ms() - self._kept_ms
