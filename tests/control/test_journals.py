@@ -341,6 +341,24 @@ async def test_a_copy_in_another_slot_is_not_sequenced_again(plane: Plane, journ
     assert await plane.service.commit_object(copy) == first
 
 
+async def test_what_was_refused_before_it_was_journaled_is_sequenced_all_the_same(plane: Plane) -> None:
+    """The control plane went away before it could tell of its refusal, so the agent has journaled it instead."""
+    topic = await create_topic(plane.service)
+    pid = await new_producer(plane.service)
+    extents = [(topic.topic_id, 0, [batch(2), batch(3, pid, 0, 3)])]
+    made = make_object(extents)
+    verdict = await plane.service.commit_object(made)
+    assert [each.error_code for each in verdict.extents[0].verdicts] == [0, 45]
+    copy = CommitObject("journal/agent-a/0000000000/0000000000", made.size, made.footer)
+    for _ in range(2):
+        assert (await plane.service.commit_object(copy)).error_code == 0
+    assert plane.service.journals.statistics().held_batches == 1
+    first = journal_file([(topic.topic_id, 0, [batch(3, pid, 0, 0)])], 1)
+    assert (await plane.service.commit_object(first)).error_code == 0
+    log = await read_log(plane.service, topic.partition_ids[0], {each.key: each for each in (made, copy, first)})
+    assert [(each.producer_id, each.base_sequence) for each in log] == [(-1, -1), (pid, 0), (pid, 3)]
+
+
 async def test_a_copy_that_comes_together_with_its_original_is_known_in_both_places(
     plane: Plane, journal: Journal
 ) -> None:

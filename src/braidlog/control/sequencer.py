@@ -5,8 +5,10 @@ memory, written in one transaction, and only then becomes visible.
 """
 
 import asyncio
+import hashlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 import structlog
@@ -27,7 +29,7 @@ from braidlog.control.sequencing_plan import Pending, SequencingPlan
 from braidlog.control.transactions import Transactions
 from braidlog.objects.format import CorruptObject, decode_footer_bytes, extents_length
 from braidlog.objects.keys import JOURNAL_PREFIX, parse_data_key, parse_journal_key
-from braidlog.objects.layout import KAFKA_BATCHES, Footer
+from braidlog.objects.layout import KAFKA_BATCHES, ExtentEntry, Footer
 from braidlog.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.errors import BraidError, ControlUnavailable, Remedy
@@ -75,6 +77,28 @@ def _pending(request: CommitObject, footer: Footer, done: asyncio.Future[ObjectV
         return Pending(request, footer, done)
     place = parse_journal_key(request.key)
     return Pending(request, footer, done, (place.incarnation, place.sequence), place.slot)
+
+
+def _refused_before(copy: Pending, encoded: bytes | None) -> Pending | None:
+    """What of a journal's file is not sequenced though its object is known: that was committed before it was journaled,
+    and some of its batches were refused. In the journal they cannot be, because their producers were told that they are
+    written. They are sequenced as an object of their own."""
+    if copy.journal is None or encoded is None:
+        return None
+    extents: list[ExtentEntry] = []
+    for extent, judged in zip(copy.footer.extents, _decode_verdict(encoded).extents, strict=False):
+        position = extent.position
+        for batch, verdict in zip(extent.batches, judged.verdicts, strict=False):
+            if verdict.error_code:
+                part = msgspec.structs.replace(
+                    extent, position=position, length=batch.length, record_count=batch.offset_count, batches=[batch]
+                )
+                extents.append(part)
+            position += batch.length
+    if not extents:
+        return None
+    nonce = hashlib.sha256(copy.footer.nonce).digest()[: len(copy.footer.nonce)]
+    return replace(copy, footer=msgspec.structs.replace(copy.footer, nonce=nonce, extents=extents))
 
 
 def _producer_ids(group: list[Pending]) -> dict[int, None]:
@@ -290,12 +314,19 @@ class Sequencer:
         if not repeated:
             return []
         rest: list[Pending] = []
-        await self._record_copies([waiting for waiting, _, _ in plan.verdicts if waiting.footer.nonce in repeated])
+        copies: list[Pending] = []
         for waiting, _, _ in plan.verdicts:
-            if waiting.footer.nonce in repeated:
-                self._finish_known(waiting, repeated[waiting.footer.nonce])
-            else:
+            nonce = waiting.footer.nonce
+            if nonce not in repeated:
                 rest.append(waiting)
+            elif (refused := _refused_before(waiting, repeated[nonce])) is not None:
+                self._waiting.pop(nonce, None)
+                rest.append(refused)
+            else:
+                copies.append(waiting)
+        await self._record_copies(copies)
+        for waiting in copies:
+            self._finish_known(waiting, repeated[waiting.footer.nonce])
         return rest
 
     async def _record_copies(self, copies: list[Pending]) -> None:
