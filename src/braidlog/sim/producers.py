@@ -23,6 +23,8 @@ INIT_PRODUCER_ID = 22
 INIT_PRODUCER_ID_VERSION = 4
 
 TOMBSTONE_ONE_IN = 8
+EPOCH_BUMP_ONE_IN = 6
+"""Of the times when all is acknowledged."""
 TOMBSTONE_HEADER = "id"
 REQUEST_TIMEOUT_S = 40.0
 DELIVERY_TIMEOUT_S = 120.0
@@ -90,9 +92,9 @@ class SimProducer:
         bumps_epoch: bool = False,
         journaled: Container[str] = (),
     ) -> None:
-        """With `key_count`, every record has one of so many keys, and some delete theirs. With `bumps_epoch`, after
-        trouble a producer goes on under its id with the next epoch, as newer clients do, and not under another id. An
-        acknowledgement of a topic that is `journaled` may tell no offset."""
+        """With `key_count`, every record has one of so many keys, and some delete theirs. With `bumps_epoch`, now and
+        then and after trouble a producer goes on under its id with the next epoch, as newer clients do, and not under
+        another id. An acknowledgement of a topic that is `journaled` may tell no offset."""
         self._session = session
         self._lanes = [_Lane(topic, partition) for topic, partition in targets]
         self._idempotent = idempotent
@@ -113,6 +115,8 @@ class SimProducer:
 
     async def _run_lane(self, lane: _Lane) -> None:
         while not self.stopping or lane.queue:
+            if self._bumps_epoch and not lane.queue and self._session.entropy.below(EPOCH_BUMP_ONE_IN) == 0:
+                self._renew_producer(lane)
             while not self.stopping and len(lane.queue) < self._in_flight_max:
                 lane.queue.append(self._next_batch(lane))
             await self._send_queue(lane)
