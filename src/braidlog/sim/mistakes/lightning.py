@@ -17,7 +17,6 @@ from braidlog.control.journal_plan import JournalPlan
 from braidlog.control.journals import Journals
 from braidlog.control.producer_partition import Judged, ProducerPartition
 from braidlog.control.replays import ReplayNeeds
-from braidlog.control.sequencer import Sequencer
 from braidlog.objects.store import AlreadyExists, Bytes, Store
 from braidlog.sim.mistakes.mistake import mistake, replaced
 from braidlog.writing.request import Draft, WriteRequest
@@ -164,18 +163,14 @@ def _producers_expire_in_the_outage() -> AbstractContextManager[None]:
     return replaced((Journals, "sequenced_until_ms", lambda self: self._clock.wall_ms()))
 
 
-@mistake("Deletes journals that are old, whether their files are sequenced or not.", "lightning-sleepers")
-def _journals_swept_by_age() -> AbstractContextManager[None]:
+@mistake(
+    "Deletes a journal when no object of it is known, whether its files are sequenced or not.", "lightning-sleepers"
+)
+def _journals_swept_unsequenced() -> AbstractContextManager[None]:
     async def run_once(self: JournalCloser) -> int:
-        old_ms = self._clock.wall_ms() - self._kept_ms
-        for record in [each for each in self._sequences.records.values() if each.opened_ms <= old_ms]:
+        for record in list(self._sequences.records.values()):
             if not await self._metadata.read(partial(_has_objects, key=record.key)):
                 await self._close(record)
         return 0
 
     return replaced((JournalCloser, "run_once", run_once), (JournalCloser, "may_delete", lambda self, key: True))
-
-
-@mistake("Knows a file as sequenced only as long as its object is known, and not by its slot.", "lightning-sleepers")
-def _sequenced_again_when_forgotten() -> AbstractContextManager[None]:
-    return replaced((Sequencer, "_is_over", lambda self, waiting: False))
