@@ -1,7 +1,6 @@
 """Mistakes in journals: Lightning topics, and what ripcord makes of all others while the control plane is away."""
 
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -12,7 +11,6 @@ from braidlog.agent.ripcord.producer_ids import ProducerIds, block_start
 from braidlog.agent.ripcord.ripcord import Ripcord
 from braidlog.control import gaps, journal_plan, journals, producer_partition
 from braidlog.control.gaps import Numbers, Standing
-from braidlog.control.journal_closing import JournalCloser, _has_objects
 from braidlog.control.journal_plan import JournalPlan
 from braidlog.control.journals import Journals
 from braidlog.control.producer_partition import Judged, ProducerPartition
@@ -161,16 +159,3 @@ def _older_epoch_refused() -> AbstractContextManager[None]:
 @mistake("Forgets producers that were silent for long, though journals are not replayed.", "lightning-outage")
 def _producers_expire_in_the_outage() -> AbstractContextManager[None]:
     return replaced((Journals, "sequenced_until_ms", lambda self: self._clock.wall_ms()))
-
-
-@mistake(
-    "Deletes a journal when no object of it is known, whether its files are sequenced or not.", "lightning-sleepers"
-)
-def _journals_swept_unsequenced() -> AbstractContextManager[None]:
-    async def run_once(self: JournalCloser) -> int:
-        for record in list(self._sequences.records.values()):
-            if not await self._metadata.read(partial(_has_objects, key=record.key)):
-                await self._close(record)
-        return 0
-
-    return replaced((JournalCloser, "run_once", run_once), (JournalCloser, "may_delete", lambda self, key: True))
