@@ -9,9 +9,9 @@ from math import ceil
 from typing import Protocol
 
 FINE_S = 0.005
-COARSE_S = 0.05
+COARSE_S = 0.1
 COARSE_FROM_S = 0.5
-"""Waits of this length and more end at a coarse tick, at most a tenth later than asked for."""
+"""Waits of this length and more end at the nearest coarse tick, so at most a tenth sooner or later than asked for."""
 
 _FINE_PER_COARSE = round(COARSE_S / FINE_S)
 
@@ -27,12 +27,12 @@ class Ticks:
         """By tick, in fine ones since the event loop's time began: who waits until then."""
 
     def add(self, wait_s: float, expiring: Expiring) -> int:
-        """It expires when `wait_s` have passed, or a little later. Returns its tick."""
+        """It expires when about `wait_s` have passed. Returns its tick."""
         loop = asyncio.get_running_loop()
         now_s = loop.time()
         tick = ceil((now_s + wait_s) / FINE_S)
         if wait_s >= COARSE_FROM_S:
-            tick += -tick % _FINE_PER_COARSE
+            tick = round(tick / _FINE_PER_COARSE) * _FINE_PER_COARSE
         due = self._due.get(tick)
         if due is None:
             due = self._due[tick] = {}
