@@ -412,7 +412,7 @@ def run_exactly_once(
 
 
 def test_exactly_once_with_some_kills(cluster: Cluster) -> None:
-    run_exactly_once(cluster, 2_000, 4, pause_s_max=0.5, timeout_s=60.0)
+    run_exactly_once(cluster, 2_000, 4, pause_s_max=0.5, timeout_s=150.0)
 
 
 @pytest.mark.slow

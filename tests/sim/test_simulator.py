@@ -38,8 +38,7 @@ def test_a_hundred_seeds_with_everything_going_wrong() -> None:
 
 @pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name != "mixed"])
 def test_the_other_scenarios(scenario: str) -> None:
-    for seed in range(1, 4):
-        result = run_seed(seed, scenario)
+    for result in run_seeds(range(1, 4), scenario, jobs=JOBS):
         assert result.is_good, result.anomalies
 
 
