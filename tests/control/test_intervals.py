@@ -115,8 +115,8 @@ def test_a_gap_half_a_circle_behind_is_forgotten() -> None:
 
 
 def test_only_the_newest_of_the_earlier_epochs_are_remembered() -> None:
+    epochs = [*range(0, EARLIER_EPOCHS_MAX + 2, 2), *range(1, EARLIER_EPOCHS_MAX + 2, 2), 1]
     earlier: tuple[Numbers, ...] = ()
-    for epoch in (3, 1, 5, 2, 4, 5):
+    for epoch in epochs:
         earlier = with_earlier(earlier, Numbers(epoch, 10 * epoch))
-    assert [each.epoch for each in earlier] == [2, 3, 4, 5]
-    assert len(earlier) == EARLIER_EPOCHS_MAX
+    assert [each.epoch for each in earlier] == list(range(2, EARLIER_EPOCHS_MAX + 2))

@@ -17,8 +17,9 @@ HALF_CIRCLE = SEQUENCE_END // 2
 RANGES_MISSING_MAX = 256
 """Of one epoch. Beyond it the two oldest become one, so what lies between them may be appended once more if it is sent
 once more; it is never taken for a duplicate that it is not."""
-EARLIER_EPOCHS_MAX = 4
-"""Of older ones nothing is known: what arrives is appended."""
+EARLIER_EPOCHS_MAX = 256
+"""A producer may take a new one with each trouble of a long outage. Of older ones nothing is known: what arrives is
+appended."""
 
 
 class Standing(Enum):

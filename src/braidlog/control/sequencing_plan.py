@@ -124,6 +124,8 @@ class SequencingPlan:
                         code = transactions.admit(batch, state)
                     if sequence < 0 or epoch < 0:
                         code = _INVALID_RECORD
+                    elif waits_for is not None and epoch > known.planned_epoch and waits_for(producer_id, partition_id):
+                        code = _NOT_YET  # or it would overtake what waits of an older epoch
                     elif code == 0:
                         code = known.judge(epoch, sequence, batch.offset_count, offset, producer.adopted and adopts)
                     if code == 0:
