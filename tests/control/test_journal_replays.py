@@ -302,6 +302,21 @@ async def test_scans_and_replays_survive_a_restart(
     assert plane.service.journals.scans_replayed >= asked.scan
 
 
+async def test_a_classic_gap_is_told_when_a_scan_that_began_after_it_was_replayed(
+    plane: Plane, agent: ReplayingAgent
+) -> None:
+    journals = plane.service.journals
+    gap, another = (7, 0, 1, 5), (8, 0, 1, 5)
+    assert not journals.asks_for_scan(gap), "nobody journals what is classic"
+    await plane.service.register_agent(RegisterAgent("agent-a", "127.0.0.1", 9092, "", journals=True))
+    assert journals.asks_for_scan(gap)
+    await journals.plan_once()
+    assert journals.asks_for_scan(gap)
+    await agent.work()
+    assert not journals.asks_for_scan(gap)
+    assert journals.asks_for_scan(another)
+
+
 async def test_a_topic_that_becomes_classic_is_behind_until_its_journals_are_replayed(
     plane: Plane, agent: ReplayingAgent, topic: TopicInfo
 ) -> None:

@@ -13,7 +13,7 @@ from braidlog.objects.keys import incarnation_prefix
 from braidlog.sim.checker import check
 from braidlog.sim.cluster import CONTROL_HOST, ClusterPlan
 from braidlog.sim.mistakes import MISTAKES
-from braidlog.sim.runner import hunt
+from braidlog.sim.runner import hunt, run_seed
 from braidlog.sim.world import Scenario, World, simulate
 
 
@@ -180,3 +180,16 @@ def test_without_workers_nothing_is_merged_and_all_is_there() -> None:
         assert (counts.fast_files, counts.slow_files, counts.held_batches) == (5, 0, 0)
 
     assert outcome(calm, replace(plan(), worker_count=0)) == ([str(each) for each in range(5)], [])
+
+
+@pytest.mark.parametrize(
+    ("scenario", "seed"),
+    [
+        pytest.param("lightning-outage", 5025, id="more epochs in an outage than were remembered"),
+        pytest.param("ripcord", 5097, id="a newer epoch overtook what waited of an older one"),
+        pytest.param("ripcord", 5102, id="a gap was told before anybody had looked into journals"),
+    ],
+)
+def test_seeds_that_once_failed(scenario: str, seed: int) -> None:
+    result = run_seed(seed, scenario)
+    assert result.is_good, result.anomalies

@@ -34,12 +34,15 @@ from braidlog.control.metadata import MetadataStore, Transaction
 from braidlog.control.replays import ReplayNeeds
 from braidlog.control.sequencer import Sequencer
 from braidlog.control.sequences import SequenceKey, SequenceRecord, Sequences, write_sequences
+from braidlog.control.sequencing_plan import ClassicGap
 from braidlog.control.swap import INVALID, SwapRefused
 from braidlog.objects.keys import SLOTS_PER_SEQUENCE_MAX
 from braidlog.runtime.clock import Clock
 
 REPLAYS_AT_ONCE_MAX = 32
 GIVEN_UP_AT_ONCE_MAX = 5_000
+GAPS_ASKED_MAX = 10_000
+"""Gaps of classic producers that are remembered with the scan that tells."""
 LIGHTNING = "lightning"
 
 _AGENTS_JOURNAL = "agents_may_journal"
@@ -115,6 +118,8 @@ class Journals:
         self._newest_scan = 0
         self._wanted_scan = 0
         """Until it is replayed, journals may hold what classic topics should have got."""
+        self._asked: dict[ClassicGap, int] = {}
+        """The scan that each gap of a classic producer has asked for."""
         self._scan_job: tuple[int, int] | None = None
         """Its id, and the scan's number."""
         self._replay_jobs: dict[SequenceKey, tuple[int, int]] = {}
@@ -156,6 +161,18 @@ class Journals:
     def is_behind(self) -> bool:
         """Whether journals may hold what classic topics should have got while the control plane was away."""
         return self._wanted_scan > self._needs.replayed_scan
+
+    def asks_for_scan(self, gap: ClassicGap) -> bool:
+        """Whether what is missing may be in the journal of an agent that was cut off, and took writes by itself. That
+        it is not there is known when a scan was replayed that began after the gap was seen."""
+        if not self._agents_journal:
+            return False
+        scan = self._asked.get(gap)
+        if scan is None:
+            scan = self._asked[gap] = self.want_scan()
+            if len(self._asked) > GAPS_ASKED_MAX:
+                del self._asked[next(iter(self._asked))]
+        return scan > self._needs.replayed_scan
 
     def sequenced_until_ms(self) -> int:
         """All that was journaled before this time is sequenced."""

@@ -25,7 +25,7 @@ from braidlog.control.metadata import MetadataConflict, MetadataStore, Transacti
 from braidlog.control.producers import Producer, Producers
 from braidlog.control.recent import RecentExtents
 from braidlog.control.sequences import Sequences
-from braidlog.control.sequencing_plan import Pending, SequencingPlan
+from braidlog.control.sequencing_plan import AsksForScan, Pending, SequencingPlan
 from braidlog.control.transactions import Transactions
 from braidlog.objects.format import CorruptObject, decode_footer_bytes, extents_length
 from braidlog.objects.keys import JOURNAL_PREFIX, parse_data_key, parse_journal_key
@@ -146,6 +146,8 @@ class Sequencer:
         self._held_batches_max = held_batches_max
         self.is_behind: Callable[[], bool] = lambda: False
         """Whether journals that were written while nobody could be asked are not sequenced yet."""
+        self.asks_for_scan: AsksForScan = lambda gap: False
+        """Whether a gap may be due to a journal that nobody has told of."""
         self.journal_counts = JournalCounts()
         self._queue: deque[Pending] = deque()
         self._waiting: dict[bytes, Pending] = {}
@@ -370,6 +372,7 @@ class Sequencer:
             JournalPlan(self._sequences, self._held, changes, now_ms),
             now_ms,
             is_behind=self.is_behind(),
+            asks_for_scan=self.asks_for_scan,
         )
 
     def _apply(self, plan: SequencingPlan) -> None:

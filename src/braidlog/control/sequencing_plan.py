@@ -1,7 +1,9 @@
 """What a group of objects would change: planned against memory, written in one transaction, applied or discarded."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import msgspec
 
@@ -25,7 +27,7 @@ from braidlog.control.producers import Producer, ProducerPlan, encode_batches, w
 from braidlog.control.recent import RecentExtents, Settling
 from braidlog.control.sequences import SequenceKey
 from braidlog.control.transaction_plans import AppendPlan
-from braidlog.objects.layout import KAFKA_BATCHES, ExtentEntry, Footer
+from braidlog.objects.layout import KAFKA_BATCHES, BatchEntry, ExtentEntry, Footer
 from braidlog.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT
 
 _REMEMBERED_BYTES = REMEMBERED.size
@@ -33,6 +35,10 @@ _UNKNOWN_PARTITION = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 _UNKNOWN_TOPIC = int(ErrorCode.UNKNOWN_TOPIC_ID)
 _INVALID_RECORD = int(ErrorCode.INVALID_RECORD)
 _NOT_YET = int(ErrorCode.NOT_ENOUGH_REPLICAS)
+
+ClassicGap: TypeAlias = tuple[int, int, int, int]
+"""Producer, epoch, partition, and the number of the batch before which others are missing."""
+AsksForScan: TypeAlias = Callable[[ClassicGap], bool]
 
 _FENCE = ObjectVerdict(0, [])
 
@@ -64,14 +70,17 @@ class SequencingPlan:
         now_ms: int,
         *,
         is_behind: bool,
+        asks_for_scan: AsksForScan,
     ) -> None:
-        """`is_behind`: journals that were written while nobody could be asked are not sequenced yet."""
+        """`is_behind`: journals that were written while nobody could be asked are not sequenced yet. `asks_for_scan`:
+        whether they must be looked for first, before a gap is told to a producer."""
         self._topics = catalog.topics
         self._producers = producers
         self._changes = changes
         self.transactions = transactions
         self.journal = journal
         self._is_behind = is_behind
+        self._asks_for_scan = asks_for_scan
         self._now_ms = now_ms
         self._partitions: dict[int, PartitionState] = {}
         self._object_rows: list[Row] = []
@@ -144,7 +153,7 @@ class SequencingPlan:
                         noted = remembered(sequence, batch.offset_count, offset)
                         self.journal.note_appended(producer, known, epoch, noted, appended)
                         self.journal.counts.late_batches += 1
-                    elif code == OUT_OF_ORDER and self._may_be_in_journals(producer_id, partition_id):
+                    elif code == OUT_OF_ORDER and self._may_be_in_journals(batch, partition_id):
                         code = _NOT_YET
                 elif batch.attributes & TRANSACTIONAL_BIT:
                     code = _INVALID_RECORD
@@ -203,9 +212,13 @@ class SequencingPlan:
         if indexed:
             self._add_appended(StoredObject(number, request.key, request.size), appended)
 
-    def _may_be_in_journals(self, producer_id: int, partition_id: int) -> bool:
+    def _may_be_in_journals(self, batch: BatchEntry, partition_id: int) -> bool:
         """Whether what comes before a batch may just not be sequenced yet: then its producer is to send it again."""
-        return self._is_behind or self.journal.waits_for(producer_id, partition_id)
+        return (
+            self._is_behind
+            or self.journal.waits_for(batch.producer_id, partition_id)
+            or self._asks_for_scan((batch.producer_id, batch.producer_epoch, partition_id, batch.base_sequence))
+        )
 
     def _add_journaled(self, pending: Pending, journal: SequenceKey, number: int) -> None:
         request = pending.request

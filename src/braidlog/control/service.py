@@ -215,6 +215,7 @@ class ControlService(GroupCalls):
             wait_s_max=settings.producer_expiration_s / 2,
         )
         self.sequencer.is_behind = self.journals.is_behind
+        self.sequencer.asks_for_scan = self.journals.asks_for_scan
         self.producers.sequenced_until_ms = self.journals.sequenced_until_ms
         self.replay_pace = ReplayPace(clock, files_per_s=settings.journals.replay_files_per_s)
         self.journal_closer = JournalCloser(
