@@ -216,7 +216,7 @@ def test_records_are_deleted_up_to_an_offset(admin: AdminClient, bootstrap: str,
 
 
 def test_list_offsets(admin: AdminClient, bootstrap: str, new_topic: MakeTopic) -> None:
-    name = new_topic()
+    name = new_topic(retention_ms=-1)
     times_ms = [1_700_000_000_000, 1_700_000_000_500, 1_700_000_000_200]
     CLIENTS["confluent"].produce(bootstrap, name, [Record(b"x", timestamp_ms=ms) for ms in times_ms])
 

@@ -21,7 +21,7 @@ START_MS = 1_700_000_000_000
 @pytest.fixture
 def filled(bootstrap: str, new_topic: NewTopic) -> str:
     """Record i at offset i, ten milliseconds after the one before; in two requests."""
-    topic = new_topic()
+    topic = new_topic(retention_ms=-1)
     records = [Record(b"%d" % i, timestamp_ms=START_MS + 10 * i) for i in range(100)]
     CLIENTS["confluent"].produce(bootstrap, topic, records[:50])
     CLIENTS["confluent"].produce(bootstrap, topic, records[50:])

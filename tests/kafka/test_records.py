@@ -44,7 +44,7 @@ def test_each_client_reads_what_each_other_wrote(bootstrap: str, new_topic: NewT
 
 
 def test_nulls_headers_and_timestamps(client: KafkaClient, bootstrap: str, new_topic: NewTopic) -> None:
-    topic = new_topic()
+    topic = new_topic(retention_ms=-1)
     headers = (("name", b"text"), ("name", b"twice"), ("empty", b""))
     if client.name == "kcat":
         records = [Record(b"v", b"k", headers), Record(None, b"deleted", headers), Record(b"no key", None, headers)]

@@ -29,7 +29,7 @@ def batch(
     key: bytes | None = None,
     magic: int = 2,
     attributes: int = 0,
-    timestamp_ms: int = 1_700_000_000_000,
+    timestamp_ms: int,
     producer: tuple[int, int, int] = (-1, -1, -1),
     count: int | None = None,
     last_delta: int | None = None,
