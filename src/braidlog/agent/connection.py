@@ -51,6 +51,11 @@ class ResponseSlot:
         self.framed = framed
         self.connection.slot_filled(self)
 
+    def send_framed(self, framed: Bytes) -> None:
+        """As `fill_framed`, for who has a single answer to give: it does not wait for others in the same turn."""
+        self.framed = [framed]
+        self.connection.slot_filled(self, at_once=True)
+
     def abandon(self, reason: str) -> None:
         """There is no answer to give: close the connection."""
         self.connection.close(reason)
@@ -112,6 +117,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if slot.framed is not None:
                 self._dispatcher.memory.release(slot.held_bytes)
                 slot.held_bytes = 0
+        if self.repeated_fetches is not None:
+            self.repeated_fetches.leave()
         self._dispatcher.disconnected(self)
 
     def pause_writing(self) -> None:
@@ -208,14 +215,17 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     # ── responses ──
 
-    def slot_filled(self, slot: ResponseSlot) -> None:
+    def slot_filled(self, slot: ResponseSlot, *, at_once: bool = False) -> None:
         if self.is_closed:
             self._dispatcher.memory.release(slot.held_bytes)
             slot.held_bytes = 0
             return
         # Responses that become ready in the same turn of the event loop go out in one write.
         if self._flush_handle is None and self._slots[0].framed is not None:
-            self._flush_handle = asyncio.get_running_loop().call_soon(self._send_ready)
+            if at_once:
+                self._send_ready()
+            else:
+                self._flush_handle = asyncio.get_running_loop().call_soon(self._send_ready)
 
     def _send_ready(self) -> None:
         self._flush_handle = None

@@ -101,7 +101,7 @@ class Dispatcher:
                 self.requests[api_00_produce.KEY] += 1
                 return
             repeated = connection.repeated_fetches
-            if repeated is not None and repeated.handle_alike(frame, self._agent.view.changes, slot):
+            if repeated is not None and not self._agent.reachability.is_away and repeated.handle_alike(frame, slot):
                 self.requests[api_01_fetch.KEY] += 1
                 return
             header = read_request_header(frame)

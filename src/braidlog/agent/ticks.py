@@ -25,10 +25,13 @@ class Ticks:
     def __init__(self) -> None:
         self._due: dict[int, dict[Expiring, None]] = {}
         """By tick, in fine ones since the event loop's time began: who waits until then."""
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def add(self, wait_s: float, expiring: Expiring) -> int:
         """It expires when about `wait_s` have passed. Returns its tick."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop
+        if loop is None:  # asked for once: it is a system call each time
+            loop = self._loop = asyncio.get_running_loop()
         now_s = loop.time()
         tick = ceil((now_s + wait_s) / FINE_S)
         if wait_s >= COARSE_FROM_S:
@@ -39,6 +42,10 @@ class Ticks:
             loop.call_later(max(0.0, tick * FINE_S - now_s), self._end, tick)
         due[expiring] = None
         return tick
+
+    def left_s(self, tick: int) -> float:
+        """How long it is until then."""
+        return max(0.0, tick * FINE_S - asyncio.get_running_loop().time())
 
     def remove(self, tick: int, expiring: Expiring) -> None:
         """It waits no more. Does nothing where it has expired."""

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Coroutine, Iterator
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +36,7 @@ from braidlog.wire.fetch import (
     read_fetch_request,
     write_fetch_response,
 )
-from braidlog.wire.header import RequestHeader, frame_start, response_header
+from braidlog.wire.header import RequestHeader, response_header
 from braidlog.wire.primitives import Bytes
 
 if TYPE_CHECKING:
@@ -77,19 +76,8 @@ def handle(agent: "Agent", header: RequestHeader, frame: memoryview, slot: Respo
         fetch.go_on()
 
 
-def _fetch_again(
-    agent: "Agent",
-    header: RequestHeader,
-    request: FetchRequest,
-    tasks: TaskGroup,
-    repeated: RepeatedFetch,
-    correlation_id: int,
-    slot: ResponseSlot,
-) -> None:
-    header = header._replace(correlation_id=correlation_id)
-    fetch = _Fetch(agent, header, request, slot, tasks, repeated=repeated)
-    if not fetch.refuse_while_away() and not fetch.park():
-        fetch.go_on()
+def _wait_s(request: FetchRequest) -> float:
+    return min(max(request.wait_ms_max, 0), WAIT_MS_MAX) / 1000
 
 
 class _Fetch:
@@ -105,9 +93,8 @@ class _Fetch:
         session: FetchSession | None = None,
         opens_session: bool = False,
         frame: memoryview | None = None,
-        repeated: RepeatedFetch | None = None,
     ) -> None:
-        """`repeated`: an earlier one that is the same. Else `frame` is what it came as."""
+        """`frame` is what it came as, if one that is alike is to be recognised."""
         self._agent = agent
         self._header = header
         self._request = request
@@ -115,13 +102,12 @@ class _Fetch:
         self._tasks = tasks
         self._session = session
         self._frame = frame
-        self._repeated = repeated
         self._opens_session = opens_session
         self._by_id = header.api_version >= IDS_FROM
         self._committed_only = request.isolation_level == 1
         self._confirmed: dict[int, PartitionBounds] = {}
         """Bounds that the control plane told, where the view seemed to be behind the consumer."""
-        self._deadline_s = agent.clock.monotonic_s() + min(max(request.wait_ms_max, 0), WAIT_MS_MAX) / 1000
+        self._deadline_s = agent.clock.monotonic_s() + _wait_s(request)
 
     def refuse_while_away(self) -> bool:
         """Whether it is answered: nothing is read while nobody can tell what the log is by now. Clients then look for
@@ -147,14 +133,11 @@ class _Fetch:
         agent, request = self._agent, self._request
         if request.bytes_min <= 0 or request.wait_ms_max <= 0 or agent.dispatcher.is_draining:
             return False
-        if self._repeated is not None:
-            found = self._repeated.found
-        else:
-            found = self._partitions()
-            if any(wanted.fetch_offset > partition.high_watermark for wanted, partition in found):
-                return False
-            if self._bytes_ready(found) != 0:
-                return False
+        found = self._partitions()
+        if any(wanted.fetch_offset > partition.high_watermark for wanted, partition in found):
+            return False
+        if self._bytes_ready(found) != 0:
+            return False
         Parked(self, found, agent.ticks, self._deadline_s - agent.clock.monotonic_s())
         return True
 
@@ -162,16 +145,9 @@ class _Fetch:
         self._tasks.spawn(self.run())
 
     def answer_nothing_new(self, found: Found) -> None:
-        view, repeated = self._agent.view, self._repeated
         try:
-            if repeated is not None and repeated.is_current(view.changes):
-                start = frame_start(
-                    self._header.correlation_id, self._header.api_version >= FLEXIBLE_FROM, len(repeated.answer)
-                )
-                self._slot.fill_framed([start + repeated.answer])
-            else:
-                body = self._send(self._nothing_new(found))
-                self._keep(found, body)
+            body = self._send(self._nothing_new(found))
+            self._keep(found, body)
         except Exception as error:  # as in `run`: one fetch's trouble must not become its connection's silence
             log.error("fetch failed", exc_info=error)
             self._slot.abandon("an error in the agent: see its log")
@@ -187,11 +163,25 @@ class _Fetch:
             or agent.view.quotas.limits_consumers
         ):
             return
-        again = partial(_fetch_again, agent, self._header, request, self._tasks)
-        repeated = RepeatedFetch(agent.view.changes, found, b"".join(body), again)
+        header, tasks = self._header, self._tasks
+
+        def resumed(correlation_id: int, slot: ResponseSlot, left_s: float) -> _Fetch:
+            again = request._replace(wait_ms_max=round(left_s * 1000))
+            return _Fetch(agent, header._replace(correlation_id=correlation_id), again, slot, tasks)
+
+        repeated = RepeatedFetch(
+            agent.view.changes,
+            found,
+            b"".join(body),
+            is_flexible=header.api_version >= FLEXIBLE_FROM,
+            wait_s=_wait_s(request),
+            resumed=resumed,
+        )
         connection = self._slot.connection
+        if connection.is_closed:
+            return
         if connection.repeated_fetches is None:
-            connection.repeated_fetches = RepeatedFetches()
+            connection.repeated_fetches = RepeatedFetches(agent.view, agent.ticks)
         connection.repeated_fetches.add(frame, repeated)
 
     async def run(self) -> None:
