@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from kio.index import load_payload_module, load_request_schema
 from kio.serial import entity_reader, entity_writer
@@ -23,9 +23,10 @@ __all__ = ["Answer", "MalformedRequest", "answer_for", "read_request", "write_re
 
 
 @cache
-def _reader(api_key: int, version: int) -> Callable[[Any, int], tuple[Any, int]]:
-    reader: Any = entity_reader(load_request_schema(api_key, version))
-    return reader  # type: ignore[no-any-return]
+def _request(api_key: int, version: int) -> tuple[Any, Callable[[Any, int], tuple[Any, int]]]:
+    """Its schema, and what reads it. Looked up once: kio imports by name each time."""
+    schema: Any = load_request_schema(api_key, version)
+    return schema, cast(Any, entity_reader(schema))
 
 
 def read_request(api_key: int, version: int, body: memoryview | bytes) -> Any:
@@ -33,9 +34,10 @@ def read_request(api_key: int, version: int, body: memoryview | bytes) -> Any:
     does: some clients send more than their version has."""
     view = memoryview(body).toreadonly()
     # Not only to be told what is wrong: the native reader does not survive an array of false length.
-    check_shape(load_request_schema(api_key, version), view)
+    schema, reader = _request(api_key, version)
+    check_shape(schema, view)
     try:
-        entity, _ = _reader(api_key, version)(view, 0)
+        entity, _ = reader(view, 0)
     except Exception as error:  # kio raises many kinds on bad bytes, none with a common base
         raise MalformedRequest(f"api key {api_key} version {version}: {error}") from error
     return entity
