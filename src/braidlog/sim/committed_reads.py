@@ -1,13 +1,11 @@
 """Simulated consumers of committed data: they leave out what was aborted, as real ones do, by what the agent tells."""
 
-import asyncio
-
 from kio.schema.errors import ErrorCode
 
 from braidlog.records.batch import scan_batches
 from braidlog.records.marker import MarkerType, decode_marker
 from braidlog.records.record import decode_batch
-from braidlog.sim.consumers import BYTES_MAX, FETCH, FETCH_VERSION, fetch_request
+from braidlog.sim.consumers import BYTES_MAX, FETCH, FETCH_VERSION, Follower, fetch_request
 from braidlog.sim.history import CommittedPoll, FinalCommitted
 from braidlog.sim.producers import text_of
 from braidlog.sim.session import ClientSession
@@ -61,18 +59,7 @@ async def fetch_committed(session: ClientSession, topic: str, partition: int, of
     return result
 
 
-class CommittedReader:
-    """Follows some partitions from their start, without a group."""
-
-    def __init__(self, session: ClientSession, targets: list[tuple[str, int]]) -> None:
-        self._session = session
-        self._targets = targets
-        self.stopping = False
-
-    async def run(self) -> None:
-        await asyncio.gather(*(self._follow(topic, partition) for topic, partition in self._targets))
-        self._session.close()
-
+class CommittedReader(Follower):
     async def _follow(self, topic: str, partition: int) -> None:
         session = self._session
         offset = 0

@@ -1,6 +1,7 @@
 """Simulated consumers: one that reads partitions on its own, and members of a group that share them."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from datetime import timedelta
 from typing import Any
 
@@ -141,8 +142,8 @@ async def fetch(
     return Fetched(records, next_offset, found.log_start_offset, found.high_watermark, markers=markers)
 
 
-class SimReader:
-    """Follows some partitions from their start, without a group, and now and then asks where they end."""
+class Follower(ABC):
+    """Follows some partitions from their start, without a group."""
 
     def __init__(self, session: ClientSession, targets: list[tuple[str, int]]) -> None:
         self._session = session
@@ -152,6 +153,14 @@ class SimReader:
     async def run(self) -> None:
         await asyncio.gather(*(self._follow(topic, partition) for topic, partition in self._targets))
         self._session.close()
+
+    @abstractmethod
+    async def _follow(self, topic: str, partition: int) -> None:
+        """Read and record until `stopping`."""
+
+
+class SimReader(Follower):
+    """Now and then it asks where its partitions end."""
 
     async def _follow(self, topic: str, partition: int) -> None:
         session = self._session
