@@ -283,17 +283,21 @@ async def test_a_replay_that_fails_is_planned_again(plane: Plane, agent: Replayi
     assert await record_count(plane, topic) == 1
 
 
+async def restart(plane: Plane, tmp_path: Path) -> None:
+    await plane.service.close()
+    again = await start_plane(
+        f"sqlite://{tmp_path}/metadata.db", clock=plane.clock, bucket=plane.bucket, settings=SETTINGS
+    )
+    plane.service, plane.metadata = again.service, again.metadata
+
+
 async def test_scans_and_replays_survive_a_restart(
     plane: Plane, agent: ReplayingAgent, topic: TopicInfo, tmp_path: Path
 ) -> None:
     await agent.put(file(topic, 0))
     asked = await plane.service.request_scan(RequestScan("agent-a"))
     await agent.do(plane.service, await plane.service.take_job(TakeJob("agent", [SCAN])))
-    await plane.service.close()
-    again = await start_plane(
-        f"sqlite://{tmp_path}/metadata.db", clock=plane.clock, bucket=plane.bucket, settings=SETTINGS
-    )
-    plane.service, plane.metadata = again.service, again.metadata
+    await restart(plane, tmp_path)
     assert plane.service.journals.scans_replayed == 0
     await agent.work()
     assert await record_count(plane, topic) == 1
@@ -395,7 +399,7 @@ async def test_a_sequence_is_closed_when_nothing_points_to_it_and_nothing_of_it_
 
 
 async def test_a_file_that_lands_when_its_sequence_is_closed_goes_with_the_next_full_sweep(
-    plane: Plane, agent: ReplayingAgent, topic: TopicInfo
+    plane: Plane, agent: ReplayingAgent, topic: TopicInfo, tmp_path: Path
 ) -> None:
     await plane.service.end_sequence(EndSequence("agent-a", 0, 0))
     plane.clock.advance(241)
@@ -404,7 +408,9 @@ async def test_a_file_that_lands_when_its_sequence_is_closed_goes_with_the_next_
     await agent.put(file(topic, 0, sequence=1))
     assert await plane.service.journal_closer.run_once() == 0
     assert len(plane.bucket.keys) == 2
-    plane.clock.advance(SETTINGS.full_sweep_interval_s)
+    for _ in range(2):  # whoever is restarted more often than the sweep is due still does it
+        plane.clock.advance(SETTINGS.full_sweep_interval_s / 2)
+        await restart(plane, tmp_path)
     await plane.service.journal_closer.run_once()
     assert plane.bucket.keys == [journal_key("agent-a", 1, 0)]
 

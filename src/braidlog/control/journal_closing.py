@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from braidlog.control.counters import read_counter, write_counter
 from braidlog.control.metadata import MetadataStore, Transaction
 from braidlog.control.sequences import SequenceKey, SequenceRecord, Sequences
 from braidlog.objects.keys import (
@@ -16,6 +17,7 @@ from braidlog.objects.keys import (
 from braidlog.objects.store import Store
 from braidlog.runtime.clock import Clock
 
+_FULL_SWEEP_MS = "journals_full_sweep_ms"
 _CLOSED_PER_SWEEP_MAX = 1_000
 _AGES_KEPT = 4
 """A process that slept puts nothing into a sequence twice as old as it should get. Until then, fences must be there."""
@@ -39,8 +41,7 @@ class JournalCloser:
         self._store = store
         self._clock = clock
         self._kept_ms = int(_AGES_KEPT * sequence_age_s * 1000)
-        self._full_sweep_interval_s = full_sweep_interval_s
-        self._full_sweep_due_s = clock.monotonic_s() + full_sweep_interval_s
+        self._full_sweep_interval_ms = int(full_sweep_interval_s * 1000)
 
     def may_delete(self, key: str) -> bool:
         """Whether an object that nothing points to may go. A journal's file may once its record says so."""
@@ -66,10 +67,18 @@ class JournalCloser:
             if not await self._metadata.read(lambda tx, key=key: _has_objects(tx, key)):  # type: ignore[misc]  # bound now
                 await self._close(record)
                 closed += 1
-        if self._clock.monotonic_s() >= self._full_sweep_due_s:
-            await self._delete_left(JOURNAL_PREFIX, self._is_closed)
-            self._full_sweep_due_s = self._clock.monotonic_s() + self._full_sweep_interval_s
+        await self._sweep_all_when_due()
         return closed
+
+    async def _sweep_all_when_due(self) -> None:
+        now_ms = self._clock.wall_ms()
+        swept_ms = await self._metadata.read(lambda tx: read_counter(tx, _FULL_SWEEP_MS))
+        if now_ms - swept_ms < self._full_sweep_interval_ms:
+            return
+        if swept_ms:  # the first time there is nothing yet, only a day to count from
+            await self._delete_left(JOURNAL_PREFIX, self._is_closed)
+        async with self._turn:
+            await self._metadata.transact(lambda tx: write_counter(tx, _FULL_SWEEP_MS, now_ms))
 
     def _is_closed(self, key: str) -> bool:
         """Whether a file came when its sequence was no more: a put that the store has done long after it was asked to,
