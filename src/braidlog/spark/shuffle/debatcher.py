@@ -2,24 +2,23 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
-from crc32c import crc32c
 
-from braidlog.objects.store import Bytes, NotFound
+from braidlog.objects.store import Bytes, NotFound, TornRead
 from braidlog.runtime.tasks import TaskGroup
 from braidlog.spark.errors import DataLoss
+from braidlog.spark.shuffle.decoding import Decoder, Joiner
 from braidlog.spark.shuffle.notifying import Notification
 
 READ_BYTES_MAX = 16 * 1024 * 1024
 """Ranges are coalesced up to here."""
 READ_GAP_BYTES_MAX = 256 * 1024
 """Bytes between two ranges that are cheaper to read along than to ask for twice."""
-PASSED_ON_BYTES = 2 * 1024 * 1024
-"""Small extents are passed on together, up to about this size."""
 
 
 class BatchReader(Protocol):
@@ -55,6 +54,9 @@ class Read:
     end: int
     notifications: tuple[Notification, ...]
 
+    def extent(self, notification: Notification, data: Bytes) -> memoryview:
+        return memoryview(data)[notification.position - self.start : notification.end - self.start]
+
 
 def plan_reads(notifications: Iterable[Notification]) -> list[Read]:
     """As few reads as possible. Ranges of a batch that lie close together become one; reads are in the order in which
@@ -80,29 +82,40 @@ def _read(run: Sequence[Notification]) -> Read:
     return Read(run[0].key, run[0].object_bytes, run[0].position, max(each.end for each in run), tuple(run))
 
 
+@contextmanager
+def loss_is_told(key: str) -> Iterator[None]:
+    """Batches are there for as long as they are needed, unless somebody or something took them away."""
+    try:
+        yield
+    except NotFound as error:
+        raise DataLoss(
+            f"batch {key} is not in the store any more",
+            help="Keep batches for longer: retention must outlast the slowest retry of a task.",
+        ) from error
+    except TornRead as error:
+        raise DataLoss(
+            f"batch {key} is not whole any more: {error}",
+            help="The store has lost a part of what was written. braid doctor checks the store.",
+        ) from error
+
+
 class Debatcher:
     """Use from one event loop."""
 
     def __init__(self, reader: BatchReader, settings: DebatcherSettings) -> None:
         self._reader = reader
         self._settings = settings
-        self._reads = self._read_bytes = self._notifications = self._rows = 0
+        self._decoder = Decoder()
+        self._reads = self._read_bytes = 0
 
     async def rows(self, notifications: Iterable[Notification]) -> AsyncIterator[pa.RecordBatch]:
         """All rows of these notifications. It ends only when every one of them has been read."""
-        small: list[pa.RecordBatch] = []
-        small_bytes = 0
+        joiner = Joiner()
         async for batch in self._extents(plan_reads(notifications)):
-            if batch.nbytes >= PASSED_ON_BYTES // 4:
-                yield batch
-                continue
-            small.append(batch)
-            small_bytes += batch.nbytes
-            if small_bytes >= PASSED_ON_BYTES:
-                yield pa.concat_batches(small)
-                small, small_bytes = [], 0
-        if small:
-            yield small[0] if len(small) == 1 else pa.concat_batches(small)
+            if (ready := joiner.add(batch)) is not None:
+                yield ready
+        if (left := joiner.rest()) is not None:
+            yield left
 
     async def _extents(self, reads: Sequence[Read]) -> AsyncIterator[pa.RecordBatch]:
         settings = self._settings
@@ -123,41 +136,16 @@ class Debatcher:
                         (read, tasks.spawn(self._reader.read(read.key, read.object_bytes, read.start, read.end)))
                     )
                 read, coming = ahead.popleft()
-                try:
+                with loss_is_told(read.key):
                     data = await coming
-                except NotFound as error:
-                    raise DataLoss(
-                        f"batch {read.key} is not in the store any more",
-                        help="Keep batches for longer: retention must outlast the slowest retry of a task.",
-                    ) from error
                 self._reads += 1
                 self._read_bytes += read.end - read.start
                 for each in read.notifications:
-                    for batch in self._decoded(
-                        each, memoryview(data)[each.position - read.start : each.end - read.start]
-                    ):
+                    for batch in self._decoder.decode(each, read.extent(each, data)):
                         yield batch
                 ahead_bytes -= read.end - read.start
         finally:
             await tasks.cancel_all()
 
-    def _decoded(self, notification: Notification, extent: memoryview) -> list[pa.RecordBatch]:
-        if len(extent) != notification.length or crc32c(extent) != notification.checksum:
-            raise DataLoss(
-                f"partition {notification.partition} of batch {notification.key} is damaged",
-                help="The store returned other bytes than were written. braid doctor checks the store.",
-            )
-        with pa.ipc.open_stream(pa.py_buffer(extent)) as stream:
-            batches = list(stream)
-        row_count = sum(batch.num_rows for batch in batches)
-        if row_count != notification.row_count:
-            raise DataLoss(
-                f"partition {notification.partition} of batch {notification.key} has {row_count} rows,"
-                f" and should have {notification.row_count}"
-            )
-        self._notifications += 1
-        self._rows += row_count
-        return batches
-
     def statistics(self) -> DebatcherStatistics:
-        return DebatcherStatistics(self._reads, self._read_bytes, self._notifications, self._rows)
+        return DebatcherStatistics(self._reads, self._read_bytes, self._decoder.extents, self._decoder.rows)

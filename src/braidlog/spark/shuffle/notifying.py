@@ -1,7 +1,7 @@
 """What a reader must know of a batch to read its part of it: the only thing that travels between tasks. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
 
@@ -46,9 +46,11 @@ class Notification:
 
 
 def to_arrow(notifications: Sequence[Notification]) -> pa.RecordBatch:
-    columns = list(zip(*map(astuple, notifications), strict=True)) or [()] * len(NOTIFICATION_SCHEMA)
     return pa.record_batch(
-        [pa.array(column, type=field.type) for column, field in zip(columns, NOTIFICATION_SCHEMA, strict=True)],
+        [
+            pa.array([getattr(each, field.name) for each in notifications], type=field.type)
+            for field in NOTIFICATION_SCHEMA
+        ],
         schema=NOTIFICATION_SCHEMA,
     )
 

@@ -12,6 +12,7 @@ from braidlog.objects.layout import ARROW_STREAM, ExtentEntry, Footer
 from braidlog.runtime.limits import OBJECT_BYTES_MAX
 from braidlog.spark.errors import JobError
 from braidlog.spark.shuffle.buffers import Chunk, rows_by_partition
+from braidlog.spark.shuffle.decoding import END_OF_STREAM, has_dictionary
 from braidlog.spark.shuffle.notifying import Notification
 from braidlog.writing.arena import Arena
 
@@ -54,12 +55,11 @@ def pack_batch(
     ]
     memory = arena.take(_bytes_max(rows_bytes, streams))
     sink = pa.FixedSizeBufferWriter(pa.py_buffer(memory))
+    written = _Streams(sink, streams[0][2].schema, options)
     extents: list[ExtentEntry] = []
     for partition, _, rows in streams:
         position = sink.tell()
-        with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
-            for part in _messages(rows):
-                writer.write_batch(part)
+        written.write(rows)
         length = sink.tell() - position
         extents.append(
             ExtentEntry(topic_id, partition, position, length, rows.num_rows, created_ms, created_ms, ARROW_STREAM, [])
@@ -87,6 +87,34 @@ def pack_batch(
     return PackedBatch(key, data, notifications, rows_bytes, [owner for _, owner, _ in streams])
 
 
+class _Streams:
+    """Arrow streams, one after the other, each with its schema and its end. One writer makes the messages of all of
+    them: to make a writer takes longer than to write a few rows."""
+
+    def __init__(self, sink: pa.NativeFile, schema: pa.Schema, options: pa.ipc.IpcWriteOptions) -> None:
+        self._sink = sink
+        self._options = options
+        self._schema_message = schema.serialize()
+        # Dictionaries are messages before the rows, and a writer does not repeat those that it has written.
+        self._alone = has_dictionary(schema)
+        self._writer: pa.RecordBatchStreamWriter | None = None
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        if self._alone:
+            with pa.ipc.new_stream(self._sink, rows.schema, options=self._options) as writer:
+                for part in _messages(rows):
+                    writer.write_batch(part)
+            return
+        if self._writer is None:
+            # It writes the schema before the first rows.
+            self._writer = pa.ipc.new_stream(self._sink, rows.schema, options=self._options)
+        else:
+            self._sink.write(self._schema_message)
+        for part in _messages(rows):
+            self._writer.write_batch(part)
+        self._sink.write(END_OF_STREAM)
+
+
 def _bytes_max(rows_bytes: int, streams: Sequence[tuple[int, int, pa.RecordBatch]]) -> int:
     """What the object can take at most. What rows take in memory is exact but for padding; where compression finds
     nothing, it adds a little to each buffer; and every message describes all buffers of its columns."""
@@ -105,6 +133,8 @@ def _buffer_count(schema: pa.Schema) -> int:
 
 
 def _messages(rows: pa.RecordBatch) -> list[pa.RecordBatch]:
+    if rows.get_total_buffer_size() <= MESSAGE_BYTES_MAX:
+        return [rows]  # which is quickly found out; of a slice it counts all that it is a part of
     count = min(rows.num_rows, -(-rows.nbytes // MESSAGE_BYTES_MAX))
     if count <= 1:
         return [rows]

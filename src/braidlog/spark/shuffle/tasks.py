@@ -3,18 +3,21 @@
 import os
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
 
+from braidlog.objects.store import Bytes
 from braidlog.spark.errors import JobError, told_to_people
 from braidlog.spark.shuffle.batcher import Batcher, BatcherSettings
 from braidlog.spark.shuffle.buffers import PARTITIONS_MAX
 from braidlog.spark.shuffle.caching import ShuffleCache
-from braidlog.spark.shuffle.debatcher import Debatcher, DebatcherSettings
+from braidlog.spark.shuffle.debatcher import Debatcher, DebatcherSettings, Read
 from braidlog.spark.shuffle.joining import Seat
+from braidlog.spark.shuffle.local_debatcher import LocalDebatcher
 from braidlog.spark.shuffle.notifying import Notification, from_arrow, to_arrow
 from braidlog.spark.shuffle.worker import Worker, worker_for
 
@@ -179,9 +182,17 @@ class CogroupedSide:
 def read_rows(plan: ShufflePlan, notifications: list[Notification]) -> Iterator[pa.RecordBatch]:
     if not notifications:
         return
+    # In the order of their names, and not of their arrival: the same rows are then the same batches, every time.
+    notifications.sort(key=lambda each: (each.key, each.position))
     with told_to_people("shuffle"):
         worker = worker_for(plan.store_url)
-        yield from worker.iterate(_read(plan, worker, notifications))
+        store = worker.local_store(plan.cache, own_zone(plan))
+        if store is None:
+            yield from worker.iterate(_read(plan, worker, notifications))
+        else:
+            settings = plan.debatcher_settings
+            again = partial(_again, plan, worker)
+            yield from LocalDebatcher(store, settings, again, clock=worker.clock).rows(notifications)
 
 
 async def _read(
@@ -189,6 +200,10 @@ async def _read(
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     layer = await worker.layer(plan.cache, own_zone(plan))
     debatcher = Debatcher(layer, plan.debatcher_settings)
-    # In the order of their names, and not of their arrival: the same rows are then the same batches, every time.
-    async for rows in debatcher.rows(sorted(notifications, key=lambda each: (each.key, each.position))):
+    async for rows in debatcher.rows(notifications):
         yield rows
+
+
+def _again(plan: ShufflePlan, worker: Worker, read: Read) -> Bytes:
+    layer = worker.run(worker.layer(plan.cache, own_zone(plan)))
+    return worker.run(layer.read(read.key, read.object_bytes, read.start, read.end))

@@ -8,7 +8,9 @@ from collections.abc import AsyncGenerator, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from braidlog.cache.layers import Layer
+from braidlog.objects.local import LocalStore
 from braidlog.objects.open import open_store
+from braidlog.objects.retrying import RetryingStore
 from braidlog.objects.store import Store
 from braidlog.runtime.clock import Clock, SystemClock
 from braidlog.runtime.entropy import Entropy, SystemEntropy
@@ -74,6 +76,12 @@ class Worker:
             self._shared[kind] = kind()
         found: T = self._shared[kind]
         return found
+
+    def local_store(self, cache: ShuffleCache, zone: str) -> LocalStore | None:
+        """The store itself, where it is a folder and nothing is in front of it."""
+        if cache.memory_bytes or cache.members_of(zone) or not isinstance(self.store, RetryingStore):
+            return None
+        return self.store.inner if isinstance(self.store.inner, LocalStore) else None
 
     async def _open(self, store_url: str) -> Store:
         return open_store(store_url, clock=self.clock, entropy=self.entropy.fork("store"))
