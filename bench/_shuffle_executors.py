@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from _shuffle_model import MIB, RECORD_BYTES, TICK_S, Source, Timed
+from _shuffle_model import MIB, RECORD_BYTES, TICK_S, Source, Timed, requests_p95_s
 from braidlog.cache.layers import MemoryLayer
 from braidlog.cache.ring import RingLayer, ring_handlers
 from braidlog.cost.shuffle import ShuffleLoad, predict
@@ -37,7 +37,6 @@ WAIT_S = 120.0
 
 
 def load_of(count: int) -> ShuffleLoad:
-    profile = latency_profile("s3")
     size = BATCH_MIB * MIB
     return ShuffleLoad(
         count * RATE_MIB * MIB,
@@ -45,39 +44,53 @@ def load_of(count: int) -> ShuffleLoad:
         zones=min(ZONES_MAX, count),
         instances=count,
         interval_s=1e6,
-        put_s=profile.put_s_median + size / profile.upload_bytes_per_s,
-        get_s=profile.get_s_median + size / profile.download_bytes_per_s,
+        **requests_p95_s(size),
     )
 
 
 def executors(counts: tuple[int, ...], seconds: float) -> Figures:
     figures: Figures = {}
+    errors: dict[str, float] = {"puts": 0.0, "gets": 0.0}
     for count in counts:
         load = load_of(count)
         predicted = predict(load)
         # Whole batches of every buffer, and a half, so that no batch ends with the run.
         run_s = (max(2, round(seconds / predicted.batch_fill_s)) + 0.5) * predicted.batch_fill_s
         found = run(count, run_s)
-        if sum(each["rows_in"] for each in found) != sum(each["rows_out"] for each in found):
+
+        def total(name: str, found: list[Figures] = found) -> float:
+            return sum(each[name] for each in found)
+
+        if total("rows_in") != total("rows_out"):
             raise SystemExit(f"{count} executors: not every row came out")
-        full = sum(each["puts_full"] for each in found)
-        puts = sum(each["puts"] for each in found)
-        gets = sum(each["gets"] for each in found)
-        window_s = run_s - 0.5 * predicted.batch_fill_s
-        prefix = f"executors_{count}"
-        figures |= {
-            f"{prefix}_mib_per_s": sum(each["rows_in"] for each in found) * RECORD_BYTES / MIB / run_s,
-            f"{prefix}_late_s": max(each["late_s"] for each in found),
-            f"{prefix}_puts_per_s": full / window_s,
-            f"{prefix}_puts_per_s_predicted": predicted.puts_per_s,
-            f"{prefix}_gets_per_put": gets / puts,
-            f"{prefix}_gets_per_put_predicted": load.zones_crossed,
-            f"{prefix}_latency_p95_s": statistics.fmean(each["latency_p95_s"] for each in found),
-            f"{prefix}_latency_bound_s_predicted": predicted.latency_s_max,
-            f"{prefix}_cpu_s_per_gib": sum(each["cpu_s"] for each in found)
-            / (sum(each["rows_in"] for each in found) * RECORD_BYTES / (1 << 30)),
+        # A slow machine takes longer for the same work, so requests are counted, and rates are of the time it took.
+        elapsed_s = max(each["elapsed_s"] for each in found)
+        unfilled_s = 0.5 * predicted.batch_fill_s
+        gets_per_put = total("gets") / total("puts")
+        errors["puts"] = max(errors["puts"], _error(total("puts_full"), predicted.puts_per_s * (run_s - unfilled_s)))
+        errors["gets"] = max(errors["gets"], _error(gets_per_put, predicted.gets_per_s / predicted.puts_per_s))
+        puts_per_s = total("puts_full") / (elapsed_s - unfilled_s)
+        shuffled_mib = total("rows_in") * RECORD_BYTES / MIB
+        found_of_all = {
+            "mib_per_s": shuffled_mib / elapsed_s,
+            "mib_per_s_offered": load.bytes_per_s / MIB,
+            "late_s": max(each["late_s"] for each in found),
+            "puts_per_s": puts_per_s,
+            "puts_per_s_predicted": predicted.puts_per_s,
+            "gets_per_s": puts_per_s * gets_per_put,
+            "gets_per_s_predicted": predicted.gets_per_s,
+            "gets_per_put": gets_per_put,
+            "gets_per_put_predicted": load.zones_crossed,
+            "latency_p95_s": statistics.fmean(each["latency_p95_s"] for each in found),
+            "latency_bound_s_predicted": predicted.latency_s_max,
+            "cpu_s_per_gib": total("cpu_s") / (shuffled_mib / 1024),
         }
-    return figures
+        figures |= {f"executors_{count}_{name}": value for name, value in found_of_all.items()}
+    return figures | {f"executors_model_error_{name}": value for name, value in errors.items()}
+
+
+def _error(found: float, predicted: float) -> float:
+    return abs(found - predicted) / predicted if predicted else found
 
 
 def run(count: int, seconds: float) -> list[Figures]:
@@ -216,9 +229,10 @@ class Executor:
             rows_in += rows.num_rows
             await batcher.add(rows, chosen)
             await self.tell(batcher.take_finished())
+        elapsed_s = max(self.seconds, time.monotonic() - started_s)
         await batcher.finish()
         await self.tell(batcher.take_finished())
-        return {"rows_in": rows_in, "late_s": late_s}
+        return {"rows_in": rows_in, "late_s": late_s, "elapsed_s": elapsed_s}
 
 
 async def child() -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from braidlog.cache.layers import MemoryLayer, StoreLayer
 from braidlog.cost.shuffle import ShuffleLoad
-from braidlog.objects.latency import SlowStore, latency_profile
+from braidlog.objects.latency import SlowStore, latency_factor, latency_profile
 from braidlog.objects.memory import MemoryBucket, MemoryStore
 from braidlog.runtime.entropy import SeededEntropy
 from braidlog.sim.clock import SimClock
@@ -23,6 +23,17 @@ from braidlog.spark.shuffle.notifying import Notification
 MIB = 1 << 20
 RECORD_BYTES = 1024
 TICK_S = 0.05
+NORMAL_P95 = 1.6449
+
+
+def requests_p95_s(batch_bytes: int) -> dict[str, float]:
+    """What 95 of 100 requests for a whole batch take at most, as fields of a `ShuffleLoad`: the model's bound is then
+    one for the 95th percentile of latencies."""
+    profile, factor = latency_profile("s3"), latency_factor(NORMAL_P95)
+    return {
+        "put_s": factor * profile.put_s_median + batch_bytes / profile.upload_bytes_per_s,
+        "get_s": factor * profile.get_s_median + batch_bytes / profile.download_bytes_per_s,
+    }
 
 
 class Timed(StoreLayer):

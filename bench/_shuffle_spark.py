@@ -1,11 +1,9 @@
-"""`BlobShuffle` on Spark: beside Spark's own shuffle, and with much more data than memory."""
+"""`BlobShuffle` on Spark, beside Spark's own shuffle."""
 
 import os
 import statistics
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -110,93 +108,3 @@ def family() -> dict[int, list[str]]:
 def cpu_s_of_all() -> float:
     """Of this process, those below it, and those of them that have ended."""
     return sum(int(number) for stat in family().values() for number in stat[12:16]) / TICKS_PER_S
-
-
-# ── more data than memory ──
-
-
-def bounded_memory(gigabytes: float) -> Figures:
-    """Shuffles so much through an executor with 1 GB of memory, and watches what its Python processes take."""
-    from pyspark.sql import functions
-
-    from braidlog.spark import create_session
-    from braidlog.spark.shuffle import BlobShuffle
-
-    # Executors import what is below.
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    rows = int(gigabytes * 1e9 / RECORD_BYTES)
-    # Enough map tasks that none takes long, and partitions of about 100 MB.
-    partitions = max(2, round(gigabytes * 10))
-    config = {"spark.executor.memory": "1g", "spark.driver.memory": "1g"}
-    session = create_session("local-cluster[1,2,1024]", progress=False, config=config)
-    watch = MemoryWatch()
-    try:
-        with tempfile.TemporaryDirectory(prefix="braidlog-bench-") as folder:
-            shuffle = BlobShuffle(f"file://{folder}/store", compression="none")
-            ids = session.range(0, rows, 1, partitions)
-            records = ids.mapInArrow(padded, "key bigint, value binary")
-            started_s = time.perf_counter()
-            with watch:
-                counted = shuffle.apply(records, partitions, "key", counted_rows, "rows bigint, total decimal(38, 0)")
-                [found] = counted.agg(functions.sum("rows"), functions.sum("total")).collect()
-            elapsed_s = time.perf_counter() - started_s
-            shuffle.stop()
-    finally:
-        session.stop()
-    if found[0] != rows or int(found[1]) != rows * (rows - 1) // 2:
-        raise SystemExit(f"{rows} rows went in, and {found[0]} came out")
-    return {
-        "memory_gb_shuffled": rows * RECORD_BYTES / 1e9,
-        "memory_elapsed_s": elapsed_s,
-        "memory_worker_mb_max": watch.worker_bytes_max / 1e6,
-        "memory_executor_mb_max": watch.java_bytes_max / 1e6,
-    }
-
-
-def padded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Each number with random bytes, up to the size of a record."""
-    chunk = 8192
-    noise = np.random.default_rng(1).integers(0, 256, chunk * (RECORD_BYTES - 8), dtype=np.uint8)
-    for batch in batches:
-        for start in range(0, batch.num_rows, chunk):
-            keys = batch.column(0).slice(start, chunk)
-            bounds = np.arange(0, (len(keys) + 1) * (RECORD_BYTES - 8), RECORD_BYTES - 8, dtype=np.int32)
-            buffers = [None, pa.py_buffer(bounds), pa.py_buffer(noise)]
-            values = pa.Array.from_buffers(pa.binary(), len(keys), buffers)
-            yield pa.RecordBatch.from_arrays([keys, values], names=["key", "value"])
-
-
-def counted_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    rows = total = 0
-    for batch in batches:
-        rows += batch.num_rows
-        total += int(batch.column(0).to_numpy().sum())
-    yield pa.record_batch({"rows": pa.array([rows], pa.int64()), "total": pa.array([total], pa.decimal128(38, 0))})
-
-
-class MemoryWatch:
-    """Looks at resident memory ten times a second: of the largest Java process and the largest Python worker."""
-
-    def __init__(self) -> None:
-        self.worker_bytes_max = self.java_bytes_max = 0
-        self._own = os.getpid()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> "MemoryWatch":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        page_bytes = os.sysconf("SC_PAGE_SIZE")
-        while not self._stopped.wait(0.1):
-            for pid, stat in family().items():
-                size_bytes = int(stat[22]) * page_bytes
-                if stat[0] == "java":
-                    self.java_bytes_max = max(self.java_bytes_max, size_bytes)
-                elif pid != self._own:
-                    self.worker_bytes_max = max(self.worker_bytes_max, size_bytes)

@@ -26,13 +26,15 @@ PRELOADED = (
     "braidlog.spark.sink",
     "braidlog.spark.uploading",
 )
+ARENAS_MAX = 2
+"""One for the task, and one for the threads that read and write for it."""
 
 
 def preload() -> None:
     """Import what the workers need, and tell the garbage collector that it will stay."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
-    keep_freed_memory()
+    keep_freed_memory(ARENAS_MAX)
     for name in PRELOADED:
         import_module(name)
     if threading.active_count() > 1:

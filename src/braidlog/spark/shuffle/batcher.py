@@ -28,8 +28,9 @@ CHUNK_BYTES_MAX = 16 * 1024 * 1024
 
 
 def arena_for(batch_bytes: int) -> Arena:
-    """Memory for batches of such a size: regions hold several, so that the arena keeps them."""
-    return Arena(free_bytes_max=ARENA_BYTES, region_bytes=max(REGION_BYTES, 4 * batch_bytes))
+    """Memory for batches of such a size. The arena keeps what is at most half of a region, and the last batch of a task
+    has half as much again. So a region holds two of those, or three others, with what describes their extents."""
+    return Arena(free_bytes_max=ARENA_BYTES, region_bytes=max(REGION_BYTES, batch_bytes * 13 // 4))
 
 
 class BatchWriter(Protocol):
