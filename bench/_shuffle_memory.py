@@ -25,7 +25,7 @@ LIMIT_MIB = 1024
 HEAP_MIB = 480
 """Of the limit. Spark refuses less than 450."""
 CORES = 2
-SETTINGS: Figures = {"uploads_in_flight": 2, "read_ahead": "32MiB", "compression": "none"}
+SETTINGS: Figures = {"batch_bytes": "8MiB", "uploads_in_flight": 2, "read_ahead": "32MiB", "compression": "none"}
 CONFIG = {
     "spark.executor.memory": f"{HEAP_MIB}m",
     # A JVM takes all of its heap before it looks for what it could use again, unless it begins small.
