@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from _cluster import Process
+from _shuffle_spark import WARM_UPS, cpu_s_of_all, ratio_of_rounds
 
 PARTITIONS = 16
 FUSED_PARTITIONS = 4
-"""Spark itself joins its 16 into one or two, because counts are small."""
+"""Of both ways. Left to itself, Spark joins small partitions; here it must not, so that both have as many."""
 KEYS = 100_000
 TOPIC = "bench"
 VALUE_BYTES = 1014
@@ -28,11 +29,12 @@ TOPIC_PARTITIONS = 4
 Figures = dict[str, Any]
 
 
-def session() -> Any:
+def session(partitions: int = PARTITIONS) -> Any:
     from braidlog.spark import create_session
 
     config = {
-        "spark.sql.shuffle.partitions": str(PARTITIONS),
+        "spark.sql.shuffle.partitions": str(partitions),
+        "spark.sql.adaptive.coalescePartitions.enabled": "false",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     }
     return create_session("local[2]", progress=False, config=config)
@@ -102,51 +104,26 @@ def fused(size_mb: int, runs: int) -> Figures:
     with tempfile.TemporaryDirectory(prefix="braidlog-bench-") as folder, Process("control", store="file") as control:
         address = control.endpoints["control"]
         row_count = fill_topic(address, size_mb)
-        spark = session()
+        spark = session(FUSED_PARTITIONS)
         try:
             ways = {"native": native_pipeline(spark, address), "fused": fused_pipeline(spark, address, folder)}
             found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
-            for run in range(runs + 1):
+            for run in range(WARM_UPS + runs):
                 for name, way in ways.items():
-                    started_s, cpu_s = time.perf_counter(), family_cpu_s()
+                    started_s, cpu_s = time.perf_counter(), cpu_s_of_all()
                     way()
-                    if run:
-                        found[name].append((time.perf_counter() - started_s, family_cpu_s() - cpu_s))
-            check_results(spark, address, row_count * (runs + 1))
+                    if run >= WARM_UPS:
+                        found[name].append((time.perf_counter() - started_s, cpu_s_of_all() - cpu_s))
+            check_results(spark, address, row_count * (WARM_UPS + runs))
         finally:
             spark.stop()
-    elapsed_s = {name: statistics.median(wall for wall, _ in times) for name, times in found.items()}
-    spent_s = {name: statistics.median(cpu for _, cpu in times) for name, times in found.items()}
-    return {
-        "fused_mb": size_mb,
-        "fused_s": elapsed_s["fused"],
-        "fused_native_s": elapsed_s["native"],
-        "fused_vs_native": elapsed_s["fused"] / elapsed_s["native"],
-        "fused_cpu_s": spent_s["fused"],
-        "fused_native_cpu_s": spent_s["native"],
-        "fused_vs_native_cpu": spent_s["fused"] / spent_s["native"],
-    }
-
-
-def family_cpu_s() -> float:
-    """CPU time of this process and all below it, Spark's JVM and Python workers included."""
-    parents: dict[int, list[int]] = {}
-    ticks: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue  # it has ended meanwhile
-            parents.setdefault(int(fields[1]), []).append(int(entry.name))
-            ticks[int(entry.name)] = sum(map(int, fields[11:15]))
-    total = 0
-    waiting = [os.getpid()]
-    while waiting:
-        process_id = waiting.pop()
-        total += ticks.get(process_id, 0)
-        waiting += parents.get(process_id, [])
-    return total / os.sysconf("SC_CLK_TCK")
+    figures: Figures = {"fused_mb": size_mb}
+    for number, suffix in enumerate(("", "_cpu")):
+        taken = {name: [each[number] for each in times] for name, times in found.items()}
+        figures[f"fused{suffix}_s"] = statistics.median(taken["fused"])
+        figures[f"fused_native{suffix}_s"] = statistics.median(taken["native"])
+        figures[f"fused_vs_native{suffix}"] = ratio_of_rounds(taken["fused"], taken["native"])
+    return figures
 
 
 def read_topic(spark: Any, address: str, topic: str) -> Any:

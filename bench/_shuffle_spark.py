@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 Figures = dict[str, Any]
 RECORD_BYTES = 1024
 FILES = 4
+WARM_UPS = 2
+"""Rounds that do not count: the JVM compiles what both ways run, and takes several rounds for it."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -46,23 +48,27 @@ def repartition(rows: int, runs: int) -> Figures:
                     "blob": shuffle.repartition(df, partitions, "key"),
                 }
                 found: dict[str, list[tuple[float, float, int]]] = {name: [] for name in ways}
-                for run in range(runs + 1):
+                for run in range(WARM_UPS + runs):
                     for name, way in ways.items():
                         measured = timed(session, way)
-                        if run:
+                        if run >= WARM_UPS:
                             found[name].append(measured)
-                for name, measures in found.items():
-                    figures[f"elapsed_{name}_{partitions}_s"] = statistics.median(each[0] for each in measures)
-                    figures[f"cpu_{name}_{partitions}_s"] = statistics.median(each[1] for each in measures)
-                for what in ("elapsed", "cpu"):
-                    blob, native = (figures[f"{what}_{name}_{partitions}_s"] for name in ("blob", "native"))
-                    figures[f"{what}_vs_native_{partitions}"] = blob / native
+                for number, what in enumerate(("elapsed", "cpu")):
+                    taken = {name: [float(each[number]) for each in measures] for name, measures in found.items()}
+                    for name, seconds in taken.items():
+                        figures[f"{what}_{name}_{partitions}_s"] = statistics.median(seconds)
+                    figures[f"{what}_vs_native_{partitions}"] = ratio_of_rounds(taken["blob"], taken["native"])
                 if partitions == 16:
                     figures["exchange_bytes_vs_native"] = found["blob"][-1][2] / found["native"][-1][2]
             shuffle.stop()
     finally:
         session.stop()
     return figures
+
+
+def ratio_of_rounds(seconds: list[float], native_s: list[float]) -> float:
+    """The median over rounds. What else the machine does changes from one round to the next, and less within one."""
+    return statistics.median(one / other for one, other in zip(seconds, native_s, strict=True))
 
 
 def timed(session: Any, df: Any) -> tuple[float, float, int]:

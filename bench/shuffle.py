@@ -61,7 +61,7 @@ class Scale:
         self.partition_factors = (3, 9) if quick else (3, 6, 9, 18)
         self.core_mib = 256 if quick else 1024
         self.spark_rows = 100_000 if quick else 500_000
-        self.spark_runs = 2 if quick else 3
+        self.spark_runs = 2 if quick else 5
         self.aggregate_batches = 4 if quick else 8
         self.fused_mb = 512 if quick else 2048
         self.executors = (1, 3) if quick else (1, 2, 3, 4)
