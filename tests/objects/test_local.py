@@ -13,7 +13,16 @@ from tests.fakes import FakeClock
 from braidlog.objects import local
 from braidlog.objects.keys import InvalidKey
 from braidlog.objects.local import OWN_FOLDER, LocalStore
-from braidlog.objects.store import AlreadyExists, Conflict, NotFound, StoreDenied, StoreError, StoreFull, StoreTimeout
+from braidlog.objects.store import (
+    AlreadyExists,
+    Conflict,
+    NotFound,
+    StoreDenied,
+    StoreError,
+    StoreFull,
+    StoreTimeout,
+    TornRead,
+)
 from braidlog.runtime.entropy import SeededEntropy
 
 
@@ -323,3 +332,23 @@ async def test_a_store_that_does_not_exist_yet_is_empty(tmp_path: Path, clock: F
     await store.delete(["k"])
     await store.put("k", b"x")
     await store.close()
+
+
+async def test_a_range_can_be_read_in_the_callers_thread(store: LocalStore) -> None:
+    await store.put("a/k", b"0123456789")
+    for soon in (False, True):
+        assert store.open_range("a/k", 2, 5, soon=soon).take() == b"234"
+    assert store.open_range("a/k", 10, 10).take() == b""
+    unread = store.open_range("a/k", 0, 1)
+    unread.close()
+    unread.close()
+    with pytest.raises(NotFound):
+        store.open_range("a/none", 0, 1)
+    with pytest.raises(NotFound):
+        store.open_range("a", 0, 1)
+    with pytest.raises(TornRead):
+        store.open_range("a/k", 5, 11)
+    with pytest.raises(ValueError, match="range"):
+        store.open_range("a/k", 5, 4)
+    with pytest.raises(InvalidKey):
+        store.open_range(f"{OWN_FOLDER}/lock", 0, 1)
