@@ -1,6 +1,7 @@
 """A group member in a process of its own, to be killed: says on stdout what it is assigned, gives up and has read."""
 
 import json
+import signal
 import sys
 import time
 from typing import Any
@@ -10,6 +11,8 @@ from confluent_kafka import TopicPartition
 
 
 def main() -> None:
+    # Not a matter of course: what a shell starts in the background ignores it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     settings: dict[str, Any] = json.loads(sys.argv[1])
     topic = sys.argv[2]
 
