@@ -90,10 +90,10 @@ def test_what_is_written_is_read_with_its_offsets(wire: Wire, new_topic: NewTopi
     topic = new_topic()
     first = produce(wire, topic, batch(b"a", b"b", timestamp_ms=now_ms()))
     assert (first.error_code, first.base_offset, first.log_start_offset) == (E.none, 0, 0)
-    assert produce(wire, topic, batch(b"c", timestamp_ms=now_ms())).base_offset == 2
+    assert produce(wire, topic, batch(b"the third", timestamp_ms=now_ms())).base_offset == 2
     partition = told(fetch(wire, {topic: {0: 0}}))[0]
     assert (partition.error_code, partition.high_watermark, partition.log_start_offset) == (E.none, 3, 0)
-    assert partition.records.count(b"c") == 1
+    assert partition.records.count(b"the third") == 1
     # Asked from the middle of a batch, the whole batch comes.
     assert told(fetch(wire, {topic: {0: 1}}))[0].records[:8] == bytes(8)
     # However little is asked for, at least one batch comes.
