@@ -1,6 +1,7 @@
 """What an idle Braidlog costs: many partitions, many consumers that wait for records, and no record.
 
     python bench/idle.py --out idle.json        about a minute and a half
+    python bench/idle.py --quick                under a minute
     python bench/idle.py --protocol consumer    members whose partitions the coordinator assigns
 
 One `braid up` with 1,000 partitions, and 100 confluent-kafka consumers in ten groups, each group over all partitions of
@@ -25,6 +26,7 @@ GROUPS = 10
 MEMBERS_PER_GROUP = 10
 SETTLE_S_MAX = 60.0
 TARGET_CPU_PERCENT = 5.0
+MEASURED_S, MEASURED_QUICK_S = 20.0, 6.0
 
 
 def consume(address: str, group: int, protocol: str, ready: ProcessEvent, done: ProcessEvent) -> None:
@@ -104,11 +106,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="write the figures here, as one flat JSON object")
     parser.add_argument("--protocol", choices=["classic", "consumer"], action="append", help="both, unless named")
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long each figure is measured for")
+    parser.add_argument("--quick", action="store_true", help=f"measure for {MEASURED_QUICK_S:.0f} s: under a minute")
+    parser.add_argument("--seconds", type=float, help=f"how long each figure takes; {MEASURED_S:.0f} if unset")
     options = parser.parse_args()
+    seconds = options.seconds or (MEASURED_QUICK_S if options.quick else MEASURED_S)
     figures: dict[str, float] = {"partitions": TOPICS * PARTITIONS_PER_TOPIC, "consumers": GROUPS * MEMBERS_PER_GROUP}
     for protocol in options.protocol or ["classic", "consumer"]:
-        figures |= measure(protocol, options.seconds)
+        figures |= measure(protocol, seconds)
         percent = figures[f"idle_{protocol}_cpu_percent"]
         verdict = "ok" if percent < TARGET_CPU_PERCENT else "above the target"
         print(f"{protocol}: {percent:.1f}% of a core (target {TARGET_CPU_PERCENT}%): {verdict}", file=sys.stderr)
