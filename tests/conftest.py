@@ -5,10 +5,15 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tests.fakes import FakeClock
 from tests.seaweed import running_seaweed
 
 from braidlog.runtime.entropy import SeededEntropy
+
+# How long it takes to make examples depends on what else the machine does: that is no finding.
+settings.register_profile("braidlog", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("braidlog")
 
 _prefixes = count()
 
