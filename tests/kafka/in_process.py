@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+import uvloop
 from tests.cluster import free_port
 
 from braidlog.agent.agent import Agent
@@ -54,7 +55,9 @@ class InProcessBraidlog:
             }
         )
         self._clock, self._entropy = SystemClock(), SystemEntropy()
-        self._loop = asyncio.new_event_loop()
+        # The loop that agents run on. asyncio's own drops a connection that it has accepted without closing it where
+        # the server is closed before that connection's first step.
+        self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="braidlog", daemon=True)
         self._service: ControlService | None = None
         self._server: RpcServer | None = None

@@ -113,6 +113,10 @@ public class JavaClient {
         return new KafkaConsumer<>(settings);
     }
 
+    static long readUpTo(KafkaConsumer<String, String> consumer) {
+        return consumer.assignment().stream().mapToLong(consumer::position).sum();
+    }
+
     /** Two members share the partitions, read everything between them, commit, and leave. */
     static void consume(Admin admin, String topic, String protocol) throws Exception {
         String group = topic + "-" + protocol;
@@ -122,7 +126,10 @@ public class JavaClient {
             one.subscribe(List.of(topic));
             two.subscribe(List.of(topic));
             long deadline = System.nanoTime() + Duration.ofSeconds(60).toNanos();
-            while (seen.size() < RECORDS || one.assignment().size() != 2 || two.assignment().size() != 2) {
+            // Whoever takes a partition over reads it again from where nothing was committed: before everything is read
+            // by those who will commit it, their positions are not at the end.
+            while (seen.size() < RECORDS || one.assignment().size() != 2 || two.assignment().size() != 2
+                || readUpTo(one) + readUpTo(two) < RECORDS) {
                 check(System.nanoTime() < deadline,
                     protocol + ": " + seen.size() + " records, " + one.assignment() + ", " + two.assignment());
                 for (KafkaConsumer<String, String> each : List.of(one, two)) {
