@@ -40,7 +40,7 @@ class Consumer:
     def found(self, *indices: int) -> Found:
         return [(FetchPartition(index, 0, 1000), self.partitions[index]) for index in indices]
 
-    def keep(self, name: bytes, *indices: int) -> None:
+    def keep(self, name: bytes, *indices: int, turning: range | None = None) -> None:
         consumer = self
 
         class Whole:
@@ -57,7 +57,7 @@ class Consumer:
         fetch = RepeatedFetch(
             self.view.changes, self.found(*indices), ANSWER, is_flexible=True, wait_s=WAIT_S, resumed=Whole
         )
-        self.repeated.add(frame(0, name), fetch)
+        self.repeated.add(frame(0, name), fetch, turning)
 
     def ask(self, correlation_id: int, name: bytes) -> bool:
         slot = ResponseSlot(cast(KafkaConnection, self.sent), 0)
@@ -92,6 +92,19 @@ async def test_it_is_known_by_all_but_its_number(consumer: Consumer) -> None:
     assert consumer.sent.frames == [struct.pack(">ii", 5 + len(ANSWER), 7) + b"\0" + ANSWER]
     assert consumer.watches() == [1, 1, 0]
     assert consumer.resumed == []
+
+
+async def test_it_is_known_whose_turn_ever_it_is(consumer: Consumer) -> None:
+    turning = range(8 + len(b"of "), 8 + len(b"of a1b1c1"), 2)
+    consumer.keep(b"of b1c1a1!", 1, 2, 0, turning=turning)
+    for name in (b"of a1b1c1!", b"of b1c1a1!", b"of c1a1b1!"):
+        assert consumer.ask(1, name)
+    for name in (b"of a1c1b1!", b"of a2b1c1!", b"of 1a1b1c!", b"of a1b1c1?", b"or a1b1c1!", b"of a1b1c1d1!"):
+        assert not consumer.ask(2, name), "another order, offset, reading, end, start or length"
+    assert consumer.watches() == [1, 1, 1]
+    consumer.keep(b"of a1, b1, c1", 0, 1, 2)
+    assert consumer.ask(3, b"of a1, b1, c1")
+    assert not consumer.ask(4, b"of a1b1c1!"), "it has changed how it asks"
 
 
 async def test_it_goes_on_when_a_partition_changes_for_as_long_as_it_may_yet_wait(consumer: Consumer) -> None:

@@ -34,6 +34,7 @@ from braidlog.wire.fetch import (
     ForgottenTopic,
     SnapshotId,
     read_fetch_request,
+    turning_partitions,
     write_fetch_response,
 )
 from braidlog.wire.nodes import NO_LEADER, CurrentLeader, NodeEndpoint
@@ -221,6 +222,30 @@ def test_requests_read_as_kio_wrote_them(version: int, request: FetchRequest) ->
 @given(response_values)
 def test_responses_are_the_bytes_that_kio_writes(version: int, response: FetchResponse) -> None:
     assert b"".join(write_fetch_response(version, response)) == kio_response(version, response)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=20, deadline=None)
+@given(request_values, st.lists(fetch_partitions, min_size=2, max_size=4), st.integers(0, 3), st.booleans())
+def test_partitions_that_may_turn_are_where_it_is_told(
+    version: int, request: FetchRequest, partitions: list[FetchPartition], turns: int, is_plain: bool
+) -> None:
+    if is_plain:
+        topics = [FetchTopic("", bytes(range(16)), partitions)]
+        request = request._replace(topics=topics, forgotten_topics=[], rack_id="")
+        request = request._replace(cluster_id=None, replica_id=-1, replica_epoch=-1)
+    body = kio_request(version, request)
+    read = read_fetch_request(version, memoryview(body))
+    turning = turning_partitions(version, memoryview(body), read)
+    if is_plain and version < 18:  # for which kio writes a tag that only brokers have a use for
+        assert (turning is not None) == (version >= 15)
+    if turning is not None:
+        [topic] = read.topics
+        turns %= len(topic.partitions)
+        start, first, end = turning.start, turning[turns], turning.stop
+        turned = body[:start] + body[first:end] + body[start:first] + body[end:]
+        in_turn = topic._replace(partitions=topic.partitions[turns:] + topic.partitions[:turns])
+        assert read_fetch_request(version, memoryview(turned)) == read._replace(topics=[in_turn])
 
 
 def test_record_buffers_are_passed_on_as_they_are() -> None:

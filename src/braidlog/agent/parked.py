@@ -182,13 +182,15 @@ class RepeatedFetches:
         self._watch: Watch | None = None
         self._watched: frozenset[int] = frozenset()
         self._known: dict[bytes, RepeatedFetch] = {}
-        """By what they came as, but for the correlation id. All of them have the same partitions."""
+        """By what they came as, but for the correlation id and for whose turn it is. All have the same partitions."""
+        self._turning: range | None = None
+        self._turning_frame_bytes = 0
 
     def handle_alike(self, frame: memoryview, slot: ResponseSlot) -> bool:
         """Whether such a request was there before, with nothing changed since. Then it is taken care of."""
         if len(frame) > FRAME_BYTES_MAX:
             return False
-        repeated = self._known.get(_identity(frame))
+        repeated = self._known.get(self._identity(frame))
         watch = self._watch
         if repeated is None or watch is None:
             return False
@@ -198,16 +200,21 @@ class RepeatedFetches:
         repeated.wait(watch, _CORRELATION_ID.unpack_from(frame, _ID_START)[0], slot)
         return True
 
-    def add(self, frame: memoryview, repeated: RepeatedFetch) -> None:
+    def add(self, frame: memoryview, repeated: RepeatedFetch, turning: range | None) -> None:
+        """`turning` is where in the frame each partition begins, if they may come in turn at the head."""
         if len(frame) > FRAME_BYTES_MAX:
             return
         watched = frozenset(partition.partition_id for _, partition in repeated.found)
         if self._watch is None or self._watch.is_over or watched != self._watched:
             self.leave()
             self._watch, self._watched = Watch(self._view, repeated.found, self._ticks), watched
+        turning_frame_bytes = len(frame) if turning is not None else 0
+        if turning != self._turning or turning_frame_bytes != self._turning_frame_bytes:
+            self._known.clear()
+            self._turning, self._turning_frame_bytes = turning, turning_frame_bytes
         if len(self._known) >= REPEATED_MAX:
             del self._known[next(iter(self._known))]
-        self._known[_identity(frame)] = repeated
+        self._known[self._identity(frame)] = repeated
 
     def leave(self) -> None:
         """What waits is answered yet; nothing else will."""
@@ -216,6 +223,10 @@ class RepeatedFetches:
             self._watch.leave()
             self._watch = None
 
-
-def _identity(frame: memoryview) -> bytes:
-    return bytes(frame[_ID_END:]) + bytes(frame[:_ID_START])
+    def _identity(self, frame: memoryview) -> bytes:
+        whole, turning = bytes(frame), self._turning
+        if turning is None or len(frame) != self._turning_frame_bytes:
+            return whole[_ID_END:] + whole[:_ID_START]
+        start, end, size = turning.start, turning.stop, turning.step
+        first = min(turning, key=lambda position: whole[position : position + size])
+        return b"".join((whole[:_ID_START], whole[_ID_END:start], whole[first:end], whole[start:first], whole[end:]))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from braidlog.wire.nodes import NO_LEADER, CurrentLeader, NodeEndpoint, leader_value, node_endpoints_value
 from braidlog.wire.primitives import (
+    UUID_BYTES,
     Bytes,
     count_of,
     pack_i32,
@@ -40,6 +41,8 @@ _PARTITION_V4 = Struct(">iqi")
 _PARTITION_V5 = Struct(">iqqi")
 _PARTITION_V9 = Struct(">iiqqi")
 _PARTITION_V12 = Struct(">iiqiqi")
+_PARTITION_BYTES = _PARTITION_V12.size + 1
+"""With no tags, as all have."""
 _new = tuple.__new__
 """Half the time that a named tuple's own constructor takes."""
 
@@ -223,6 +226,22 @@ def _read(version: int, body: memoryview) -> tuple[FetchRequest, int]:
         cluster_id,
     )
     return request, position
+
+
+def turning_partitions(version: int, body: memoryview, request: FetchRequest) -> range | None:
+    """Where in `body` each partition begins, if they may take turns there. A consumer without a session names the same
+    ones again and again, each in turn at the head, lest the first get all the room. None where it has several topics,
+    or is not built as consumers build it."""
+    if version < 15 or len(request.topics) != 1:
+        return None
+    count = len(request.topics[0].partitions)
+    start = _START_V15.size + 1 + UUID_BYTES + 1
+    end = start + count * _PARTITION_BYTES
+    # One byte each: no tags of the topic, no forgotten topics, no rack, no tags. No request with as many partitions is
+    # shorter, so one of this length holds nothing else, and all its partitions are of one size.
+    if not 1 < count < 127 or len(body) != end + 4:
+        return None
+    return range(start, end, _PARTITION_BYTES)
 
 
 def _read_topic(version: int, body: memoryview, position: int) -> tuple[str, bytes, int]:

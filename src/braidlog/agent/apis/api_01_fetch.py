@@ -34,6 +34,7 @@ from braidlog.wire.fetch import (
     FetchRequest,
     FetchResponse,
     read_fetch_request,
+    turning_partitions,
     write_fetch_response,
 )
 from braidlog.wire.header import RequestHeader, response_header
@@ -182,7 +183,11 @@ class _Fetch:
             return
         if connection.repeated_fetches is None:
             connection.repeated_fetches = RepeatedFetches(agent.view, agent.ticks)
-        connection.repeated_fetches.add(frame, repeated)
+        start = header.body_position
+        turning = turning_partitions(header.api_version, frame[start:], request)
+        if turning is not None:
+            turning = range(turning.start + start, turning.stop + start, turning.step)
+        connection.repeated_fetches.add(frame, repeated, turning)
 
     async def run(self) -> None:
         try:
