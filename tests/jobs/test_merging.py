@@ -1,11 +1,12 @@
 """Merging, from planning to the swap: nothing is lost, nothing moves, and who loses a race changes nothing."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.control.driver import Plane, create_topic
-from tests.jobs.driver import JOBS, Writer, read_all, start, work_off, worker
+from tests.jobs.driver import JOBS, SETTINGS, Writer, read_all, start, work_off, worker
 
 from braidlog.control.executor import run_task
 from braidlog.control.interface import (
@@ -64,6 +65,28 @@ async def test_small_extents_become_one_and_nothing_else_changes(plane: Plane) -
     assert len(plane.bucket.keys) == 1
     assert [await read_all(plane, topic, partition) for partition in range(3)] == before
     assert await work_off(plane) == 0
+
+
+async def test_what_is_young_is_left_alone_and_so_is_what_lies_behind_it(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, jobs=replace(JOBS, merge_age_s=60.0))
+    plane = await start(f"sqlite://{tmp_path}/metadata.db", settings=settings)
+    try:
+        topic = await backlog(plane, objects=20, partitions=1)
+        assert await work_off(plane) == 0
+        plane.clock.advance(61)
+        old = await extents(plane, topic, 0)
+        writer = Writer(plane, "another")
+        for number in range(20):
+            await writer.write(topic, {0: [(b"k", b"young %d" % number)]})
+        before = await read_all(plane, topic)
+        young = (await extents(plane, topic, 0))[len(old) :]
+        assert await work_off(plane) == 1
+        merged, *rest = await extents(plane, topic, 0)
+        assert merged[:2] == (old[0][0], old[-1][1])
+        assert rest == young
+        assert await read_all(plane, topic) == before
+    finally:
+        await plane.service.close()
 
 
 async def test_large_runs_are_cut_into_objects_of_the_target_size(plane: Plane) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 from braidlog.compaction.due import DueReason, DueSettings, cleanable_end_offset, is_due, partition_facts
 from braidlog.control.catalog import Catalog
@@ -235,15 +234,13 @@ class JobPlanner:
             end_offset = state.next_offset
             found, generation, known = await self._metadata.read(
                 lambda tx, state=state, end=end_offset: (  # type: ignore[misc]  # bound now, not at the call
-                    _read_extents(tx, state.partition_id, state.log_start_offset, end, settings.extents_per_job_max),
+                    _read_old_extents(tx, state, end, before_ms, settings.extents_per_job_max),
                     _read_generation(tx, state.partition_id),
                     _read_compacted(tx, state.partition_id),
                 )
             )
             name = self._catalog.topics[state.topic_id].info.name
-            # Up to the first that is too young: what is left out of the middle would not be neighbours any more.
-            old_enough = list(takewhile(lambda each: each.committed_ms <= before_ms, found))
-            for run in _runs(old_enough, settings, known.clean_end_offset):
+            for run in _runs(found, settings, known.clean_end_offset):
                 packing.add(state, generation, run, f"{name}/{state.index}")
         return packing.finish()
 
@@ -324,6 +321,19 @@ def _read_compacted(tx: Transaction, partition_id: int) -> _Compacted:
         (partition_id,),
     )
     return _Compacted(*rows[0]) if rows else _Compacted()
+
+
+def _read_old_extents(tx: Transaction, state: PartitionState, end: int, before_ms: int, limit: int) -> list[_Found]:
+    """Up to the first that is too young: what is left out of the middle would not be neighbours any more. That one is
+    looked for beforehand, because where much is written nearly all are young, and none of those need be read."""
+    young = tx.query(
+        "SELECT e.base_offset FROM extents e LEFT JOIN objects o ON o.number = e.object_number WHERE e.partition_id = ?"
+        " AND e.end_offset > ? AND e.end_offset <= ? AND COALESCE(o.committed_ms, e.timestamp_ms_max) > ?"
+        " ORDER BY e.base_offset LIMIT 1",
+        (state.partition_id, state.log_start_offset, end, before_ms),
+    )
+    old_end = int(young[0][0]) if young else end
+    return _read_extents(tx, state.partition_id, state.log_start_offset, old_end, limit)
 
 
 def _read_extents(tx: Transaction, partition_id: int, start: int, end: int, limit: int) -> list[_Found]:
