@@ -20,7 +20,7 @@ with warnings.catch_warnings():  # it reads its schemas in a way that Python has
     import kafka
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,16 +388,18 @@ class SteadyProducer:
 
         return report
 
-    def wait_sent(self, timeout_s: float = 60.0) -> None:
+    def wait_sent(self, timeout_s: float = 120.0) -> None:
         """Until all of `count_max` were sent."""
         self._thread.join(timeout_s)
         assert not self._thread.is_alive(), f"only {self.sent_count} were sent"
 
-    def stop(self, timeout_s: float = 60.0) -> None:
-        """Send no more, and wait until everything sent was answered."""
+    def stop(self, timeout_s: float = 120.0, *, drop_unsent: bool = False) -> None:
+        """Send no more, and wait until everything sent was answered. What no broker has got may fail at once."""
         self._stopping.set()
         self._thread.join()
         assert self._producer is not None
+        if drop_unsent:
+            self._producer.purge(in_queue=True, in_flight=False)
         left = self._producer.flush(timeout_s)
         self._producer = None  # its threads end
         _steady_producers.remove(self)

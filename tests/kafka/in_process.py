@@ -27,7 +27,7 @@ from braidlog.runtime.rpc import RpcServer
 from braidlog.runtime.settings import Settings, load_settings
 
 T = TypeVar("T")
-CALL_S_MAX = 30.0
+CALL_S_MAX = 90.0
 
 
 class InProcessBraidlog:

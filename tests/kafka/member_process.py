@@ -29,17 +29,21 @@ def main() -> None:
     consumer = confluent_kafka.Consumer(settings)
     consumer.subscribe([topic], on_assign=told("take"), on_revoke=told("give"), on_lost=told("give"))
     say("started", [])
+    is_committed = True
     try:
         while True:
             messages = [each for each in consumer.consume(500, 0.05) if each.error() is None]
-            if not messages:
-                continue
-            # Said before it is committed: after a kill in between others read it again.
-            say("read", [int(message.value()) for message in messages])
-            try:
-                consumer.commit(asynchronous=False)
-            except confluent_kafka.KafkaException:
-                pass  # a rebalance came in between: a later commit covers it, or the next owner reads on from before
+            if messages:
+                # Said before it is committed: after a kill in between others read it again.
+                say("read", [int(message.value()) for message in messages])
+                is_committed = False
+            if not is_committed:
+                try:
+                    consumer.commit(asynchronous=False)
+                    is_committed = True
+                except confluent_kafka.KafkaException as error:
+                    # A rebalance came in between: what is still its own it commits later, the rest is read again.
+                    is_committed = error.args[0].code() == confluent_kafka.KafkaError._NO_OFFSET
     except KeyboardInterrupt:
         consumer.close()
         say("left", [])

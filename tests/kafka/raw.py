@@ -19,7 +19,7 @@ def frame(body: bytes) -> bytes:
 class Peer:
     def __init__(self, bootstrap: str) -> None:
         host, port = bootstrap.split(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=10)
+        self.socket = socket.create_connection((host, int(port)), timeout=60)
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)

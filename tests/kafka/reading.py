@@ -11,7 +11,7 @@ def read_all(bootstrap: str, topic: str, partition_count: int) -> list[Record]:
     """Everything up to the end of each partition."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
     ends = [
-        consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, number), timeout=20)[1]
+        consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, number), timeout=60)[1]
         for number in range(partition_count)
     ]
     consumer.close()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import confluent_kafka
 import pytest
-from tests.cluster import Cluster, Process
+from tests.cluster import Cluster, Process, wait_until
 from tests.kafka.clients import CLIENTS, Record
 from tests.kafka.conftest import QUICK_SETTINGS
 from tests.kafka.raw import Peer, frame, header
@@ -19,6 +19,12 @@ def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Process]]:
     with Cluster(tmp_path_factory.mktemp("agents"), settings=QUICK_SETTINGS) as cluster:
         control = cluster.control()
         yield [cluster.agent(f"agent-{zone}", control=control, zone=zone) for zone in ("a", "b")]
+
+
+def wait_for_topic(agent: Process, topic: str) -> None:
+    """An agent hears of what others were told a moment later."""
+    admin = admin_client(agent.address)
+    wait_until(lambda: topic in admin.list_topics(timeout=60).topics, what=f"{topic} at {agent.name}")
 
 
 def latest_offset(peer: Peer, topic: str) -> int:
@@ -35,6 +41,8 @@ def latest_offset(peer: Peer, topic: str) -> int:
 
 def test_the_end_of_the_log_is_the_same_everywhere_at_once(agents: list[Process]) -> None:
     topic = create_topic(agents[0].address)
+    for agent in agents:
+        wait_for_topic(agent, topic)
     peers = [Peer(agent.address) for agent in agents]
     producer = confluent_kafka.Producer({"bootstrap.servers": agents[0].address, "linger.ms": 0})
     acknowledged: list[int] = []
@@ -43,7 +51,7 @@ def test_the_end_of_the_log_is_the_same_everywhere_at_once(agents: list[Process]
         producer.produce(
             topic, b"x", partition=0, on_delivery=lambda _, message, to=acknowledged: to.append(message.offset())
         )
-        assert producer.flush(10) == 0
+        assert producer.flush(60) == 0
         assert acknowledged == [number]
         assert [latest_offset(peer, topic) for peer in peers] == [number + 1] * 2
     for peer in peers:
@@ -51,14 +59,17 @@ def test_the_end_of_the_log_is_the_same_everywhere_at_once(agents: list[Process]
 
 
 def test_clients_hear_of_all_agents_and_of_a_new_topic_from_any(agents: list[Process]) -> None:
+    everyone = {("127.0.0.1", agent.port) for agent in agents}
+
+    def brokers_known_to(agent: Process) -> set[tuple[str, int]]:
+        known = admin_client(agent.address).list_topics(timeout=60)
+        return {(broker.host, broker.port) for broker in known.brokers.values()}
+
     for agent in agents:
-        known = admin_client(agent.address).list_topics(timeout=10)
-        assert {(broker.host, broker.port) for broker in known.brokers.values()} == {
-            ("127.0.0.1", other.port) for other in agents
-        }
+        wait_until(lambda agent=agent: brokers_known_to(agent) == everyone, what="all agents")  # type: ignore[misc]
     topic = create_topic(agents[0].address, 4)
     for agent in agents:
-        assert topic in admin_client(agent.address).list_topics(timeout=10).topics
+        wait_for_topic(agent, topic)
     records = [Record(b"%d" % i, partition=i % 4) for i in range(100)]
     CLIENTS["confluent"].produce(agents[1].address, topic, records)
     for agent in agents:
@@ -77,7 +88,7 @@ def test_a_consumer_reads_in_its_own_zone(zone: str, agents: list[Process]) -> N
     consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(4)])
     found = []
     while len(found) < 100:
-        messages = consumer.consume(100, 10)
+        messages = consumer.consume(100 - len(found), 60)
         assert messages, f"only {len(found)} records came"
         found += [message for message in messages if message.error() is None]
     assert sorted(int(message.value()) for message in found) == list(range(100))

@@ -34,7 +34,7 @@ def consumer_of(bootstrap: str, **settings: object) -> confluent_kafka.Consumer:
     )
 
 
-def next_offset(consumer: confluent_kafka.Consumer, timeout_s: float = 10.0) -> int:
+def next_offset(consumer: confluent_kafka.Consumer, timeout_s: float = 60.0) -> int:
     message = consumer.poll(timeout_s)
     assert message is not None, "no record in time"
     assert message.error() is None, message.error()
@@ -45,10 +45,10 @@ def next_offset(consumer: confluent_kafka.Consumer, timeout_s: float = 10.0) -> 
 def test_watermarks_times_and_seeks_of_confluent(bootstrap: str, filled: str) -> None:
     consumer = consumer_of(bootstrap)
     partition = TopicPartition(filled, 0)
-    assert consumer.get_watermark_offsets(partition, timeout=10) == (0, 100)
+    assert consumer.get_watermark_offsets(partition, timeout=60) == (0, 100)
     wanted = {START_MS: 0, START_MS + 1: 1, START_MS + 495: 50, START_MS + 990: 99, START_MS + 991: OFFSET_END}
     for timestamp_ms, offset in wanted.items():
-        found = consumer.offsets_for_times([TopicPartition(filled, 0, timestamp_ms)], timeout=10)
+        found = consumer.offsets_for_times([TopicPartition(filled, 0, timestamp_ms)], timeout=60)
         assert found[0].offset == offset, timestamp_ms - START_MS
     consumer.assign([TopicPartition(filled, 0, 42)])
     assert next_offset(consumer) == 42
@@ -119,18 +119,14 @@ def test_positions_of_kcat(bootstrap: str, filled: str) -> None:
 
 @pytest.mark.parametrize(("reset", "first"), [("earliest", 0), ("latest", 100)])
 def test_a_group_without_commits_starts_where_it_is_told(reset: str, first: int, bootstrap: str, filled: str) -> None:
-    consumer = consumer_of(bootstrap, **{"auto.offset.reset": reset})
+    consumer = consumer_of(bootstrap, **{"auto.offset.reset": reset, "enable.partition.eof": True})
     consumer.subscribe([filled])
-    deadline_s = time.monotonic() + 10
-    while not consumer.assignment() and time.monotonic() < deadline_s:
-        message = consumer.poll(0.05)
-        if message is not None:
-            assert message.offset() == first
-            break
     if reset == "latest":
-        assert consumer.poll(0.3) is None
+        at_end = consumer.poll(60)  # before it has found the end, what is written now would be before it
+        assert at_end.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+        assert at_end.offset() == first
         CLIENTS["confluent"].produce(bootstrap, filled, [Record(b"100")])
-        assert next_offset(consumer) == 100
+    assert next_offset(consumer) == first
     consumer.close()
 
 
@@ -141,7 +137,7 @@ def test_an_offset_beyond_the_log_resets(bootstrap: str, filled: str) -> None:
     consumer.close()
     strict = consumer_of(bootstrap, **{"auto.offset.reset": "error"})
     strict.assign([TopicPartition(filled, 0, 5_000)])
-    message = strict.poll(10)
+    message = strict.poll(60)
     assert message is not None
     assert message.error() is not None
     assert message.error().code() in (confluent_kafka.KafkaError._AUTO_OFFSET_RESET, 1)
@@ -151,28 +147,28 @@ def test_an_offset_beyond_the_log_resets(bootstrap: str, filled: str) -> None:
 def test_commits_are_kept_with_their_metadata(bootstrap: str, filled: str) -> None:
     group = unique_name("group")
     consumer = consumer_of(bootstrap, **{"group.id": group, "enable.auto.commit": False})
-    assert consumer.committed([TopicPartition(filled, 0)], timeout=10)[0].offset == confluent_kafka.OFFSET_INVALID
+    assert consumer.committed([TopicPartition(filled, 0)], timeout=60)[0].offset == confluent_kafka.OFFSET_INVALID
     consumer.commit(offsets=[TopicPartition(filled, 0, 33, "a note")], asynchronous=False)
     consumer.close()
     again = consumer_of(bootstrap, **{"group.id": group})
-    committed = again.committed([TopicPartition(filled, 0)], timeout=10)[0]
+    committed = again.committed([TopicPartition(filled, 0)], timeout=60)[0]
     assert (committed.offset, committed.metadata) == (33, "a note")
     again.subscribe([filled])
-    assert next_offset(again, 15) == 33
+    assert next_offset(again) == 33
     again.close()
 
 
 def test_empty_polls_and_then_records(bootstrap: str, new_topic: NewTopic) -> None:
     """A consumer waits at the end of an empty partition, and hears of a record soon after it was written."""
     topic = new_topic()
-    consumer = consumer_of(bootstrap, **{"fetch.wait.max.ms": 5_000})
+    consumer = consumer_of(bootstrap, **{"fetch.wait.max.ms": 60_000, "socket.timeout.ms": 90_000})
     consumer.assign([TopicPartition(topic, 0, 0)])
     for number in range(3):
         assert consumer.poll(0.3) is None
         start_s = time.monotonic()
         CLIENTS["confluent"].produce(bootstrap, topic, [Record(b"%d" % number)])
         assert next_offset(consumer) == number
-        assert time.monotonic() - start_s < 3, "a waiting fetch was not woken"
+        assert time.monotonic() - start_s < 30, "a waiting fetch was not woken"
     consumer.close()
 
 
@@ -184,17 +180,22 @@ def test_pause_and_resume(bootstrap: str, new_topic: NewTopic) -> None:
     consumer.pause([both[0]])
     records = [Record(b"%d" % (i // 2), partition=i % 2) for i in range(20)]
     CLIENTS["confluent"].produce(bootstrap, topic, records)
-    assert {(m.partition(), m.offset()) for m in consumer.consume(10, 10)} == {(1, i) for i in range(10)}
+    assert {(m.partition(), m.offset()) for m in consumer.consume(10, 60)} == {(1, i) for i in range(10)}
     assert consumer.poll(0.3) is None
     consumer.resume([both[0]])
-    assert [m.offset() for m in consumer.consume(10, 10)] == list(range(10))
+    assert [m.offset() for m in consumer.consume(10, 60)] == list(range(10))
     consumer.close()
 
 
 async def test_many_waiting_consumers_are_all_woken(bootstrap: str, new_topic: NewTopic) -> None:
     topic = new_topic()
     consumers = [
-        aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", fetch_max_wait_ms=10_000)
+        aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=bootstrap,
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=60_000,
+            request_timeout_ms=90_000,
+        )
         for _ in range(10)
     ]
     try:
@@ -207,7 +208,7 @@ async def test_many_waiting_consumers_are_all_woken(bootstrap: str, new_topic: N
         await producer.start()
         await producer.send_and_wait(topic, b"for all")
         await producer.stop()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert [(await future).value for future in waiting] == [b"for all"] * 10
     finally:
         for consumer in consumers:

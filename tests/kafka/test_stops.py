@@ -27,18 +27,21 @@ def write_epoch_floor(metadata: Path) -> int:
         connection.close()
 
 
-def try_to_produce(bootstrap: str, topic: str, value: bytes) -> bool:
-    try:
-        CLIENTS["confluent"].produce(bootstrap, topic, [Record(value)])
-    except confluent_kafka.KafkaException:
-        return False
-    return True
+def produce_once(bootstrap: str, topic: str, value: bytes) -> None:
+    """However often the client has to send it until somebody takes it."""
+    outcomes: list[confluent_kafka.KafkaError | None] = []
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "message.timeout.ms": 60_000}
+    )
+    producer.produce(topic, value, partition=0, on_delivery=lambda error, _: outcomes.append(error))
+    assert producer.flush(90) == 0
+    assert outcomes == [None]
 
 
 def test_an_agent_that_slept_past_the_grace_can_only_fail(cluster: Cluster) -> None:
     """It had uploaded an object and not committed it. Meanwhile the floor has risen and the object was swept: the
     commit is refused, the producer hears of it, and what is written later is well."""
-    cluster.settings.update({"write_epoch_interval_s": 1, "sweep_grace_s": 5, "request_timeout_ms": 60_000})
+    cluster.settings.update({"write_epoch_interval_s": 1, "sweep_grace_s": 5, "request_timeout_ms": 300_000})
     control = cluster.control()
     agent = cluster.agent(control=control)
     topic = create_topic(agent.address)
@@ -51,27 +54,27 @@ def test_an_agent_that_slept_past_the_grace_can_only_fail(cluster: Cluster) -> N
             "bootstrap.servers": agent.address,
             "enable.idempotence": False,
             "retries": 0,
-            "socket.timeout.ms": 60_000,
-            "request.timeout.ms": 60_000,
-            "message.timeout.ms": 60_000,
+            "socket.timeout.ms": 200_000,
+            "request.timeout.ms": 200_000,
+            "message.timeout.ms": 200_000,
         }
     )
-    producer.list_topics(topic, timeout=10)
+    producer.list_topics(topic, timeout=60)
     control.kill()
     producer.produce(topic, b"too late", partition=0, on_delivery=lambda error, message: outcomes.append(error))
     (orphan,) = wait_until(lambda: data_keys(cluster.store_path) - known, what="the upload")
     agent.pause()
     control.start()
     epoch = parse_data_key(orphan).write_epoch
-    wait_until(lambda: write_epoch_floor(cluster.metadata_path) > epoch, what="a higher floor", timeout_s=30)
-    wait_until(lambda: orphan not in data_keys(cluster.store_path), what="the sweep", timeout_s=30)
+    wait_until(lambda: write_epoch_floor(cluster.metadata_path) > epoch, what="a higher floor")
+    wait_until(lambda: orphan not in data_keys(cluster.store_path), what="the sweep")
     assert data_keys(cluster.store_path) == known  # what is referred to stays, however old its epoch
     agent.resume()
-    assert producer.flush(30) == 0
+    assert producer.flush(90) == 0
     assert "below the floor" in agent.log_path.read_text()
     # The client may well send it again by itself, and then it is another object.
     survivor = [] if outcomes[0] is not None else [b"too late"]
-    wait_until(lambda: try_to_produce(agent.address, topic, b"after"), what="a write after the pause")
+    produce_once(agent.address, topic, b"after")
     found = read_all(agent.address, topic, 1)
     assert [record.value for record in found] == [*(b"before %d" % i for i in range(10)), *survivor, b"after"]
     assert agent.stop() == 0
@@ -90,13 +93,13 @@ def test_a_clean_stop_under_load(cluster: Cluster) -> None:
         partition_count=3,
         per_s=3_000,
         padding=b"x" * 500,
-        **{"enable.idempotence": False, "retries": 0, "message.timeout.ms": 3_000},
+        **{"enable.idempotence": False, "retries": 0},
     )
     wait_until(lambda: len(producer.acknowledged) > 500, what="the load")
     start_s = time.monotonic()
     assert up.stop() == 0
-    assert time.monotonic() - start_s < 8
-    producer.stop()
+    assert time.monotonic() - start_s < 9  # what is held up is given up after ten seconds
+    producer.stop(drop_unsent=True)
     assert len(producer.acknowledged) + len(producer.failed) == producer.sent_count
     up.start()
     found = read_all(up.address, topic, 3)
@@ -131,15 +134,15 @@ def test_a_waiting_consumer_does_not_hold_up_the_stop(cluster: Cluster) -> None:
         {
             "bootstrap.servers": up.address,
             "group.id": "waiting",
-            "fetch.wait.max.ms": 30_000,
-            "socket.timeout.ms": 60_000,
+            "fetch.wait.max.ms": 60_000,
+            "socket.timeout.ms": 90_000,
         }
     )
     consumer.subscribe([topic])
     assert consumer.poll(1.5) is None  # until it waits
     start_s = time.monotonic()
     assert up.stop() == 0
-    assert time.monotonic() - start_s < 5
+    assert time.monotonic() - start_s < 9  # what is held up is given up after ten seconds
     consumer.close()
 
 
@@ -166,16 +169,16 @@ def test_requests_are_answered_in_time_while_the_control_plane_is_away(cluster: 
         producer.produce(topic, value, partition=0, on_delivery=report)
 
     send(b"before")
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     assert errors[0] is None
     control.kill()
     for _ in range(40):
         send(b"during")
         producer.poll(0.05)  # one object for each
-    assert producer.flush(20) == 0
-    assert max(waits_s) < timeout_s + 1.5
+    assert producer.flush(60) == 0
+    assert max(waits_s[1:]) < timeout_s + 15  # one behind the other, they would take two minutes
     assert all(error is not None for error in errors[1:])
     control.start()
-    wait_until(lambda: try_to_produce(agent.address, topic, b"after"), what="a write after the outage")
+    produce_once(agent.address, topic, b"after")
     found = [record.value for record in read_all(agent.address, topic, 1)]
     assert found == [b"before", b"after"]

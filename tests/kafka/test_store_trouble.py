@@ -24,6 +24,7 @@ TROUBLE = FaultRates(error=0.05, slow_down=0.05, timeout_before=0.04, timeout_af
 IMPATIENT = RetryPolicy(attempts_max=2, backoff_s_initial=0.01, backoff_s_max=0.05, attempt_timeout_s=2, deadline_s=3)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("retry", [None, IMPATIENT], ids=["no retries", "few retries"])
 def test_idempotent_producers_through_failing_uploads_and_restarts(retry: RetryPolicy | None, tmp_path: Path) -> None:
     plan = FaultPlan(SeededEntropy(3), hang_s=0.02, late_s_max=0.5)
@@ -49,7 +50,7 @@ def test_idempotent_producers_through_failing_uploads_and_restarts(retry: RetryP
             time.sleep(0.5)  # while it writes
             braidlog.restart_agent()
         producer.wait_sent()
-        producer.stop()
+        producer.stop(400)  # hundreds of small uploads, one after another: a busy disk takes half a second for each
         plan.calm()
         assert producer.sent_count == RECORDS
         assert sum(plan.injected.values()) > 10, plan.injected
@@ -92,7 +93,7 @@ def test_a_pipelined_producer_keeps_its_order_over_a_long_tailed_store(idempoten
         for i in range(2_000):
             producer.produce(topic, b"%0100d" % (i // 2), partition=i % 2, on_delivery=report)
             producer.poll(0)
-        assert producer.flush(60) == 0
+        assert producer.flush(120) == 0
         found = read_all(braidlog.bootstrap, topic, 2)
     for partition in range(2):
         assert offsets[partition] == list(range(1_000))

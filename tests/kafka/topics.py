@@ -18,12 +18,12 @@ def create_topic(bootstrap: str, partitions: int = 1, **configs: object) -> str:
     name = unique_name("topic")
     settings = {setting.replace("_", "."): str(value) for setting, value in configs.items()}
     admin = admin_client(bootstrap)  # its answers come only while it is held
-    admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(20)
+    admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(60)
     return name
 
 
 def admin_client(bootstrap: str, **settings: Any) -> AdminClient:
-    return AdminClient({"bootstrap.servers": bootstrap, "socket.timeout.ms": 20_000, **settings})
+    return AdminClient({"bootstrap.servers": bootstrap, "socket.timeout.ms": 60_000, **settings})
 
 
 def error_name(error: BaseException) -> str:
