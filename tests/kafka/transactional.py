@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 RECORDS_PER_TRANSACTION_MAX = 200
 
 
@@ -23,6 +23,9 @@ def transactional_producer(bootstrap: str, transactional_id: str, **settings: ob
             "reconnect.backoff.ms": 20,
             "reconnect.backoff.max.ms": 200,
             "retry.backoff.ms": 20,
+            # Otherwise librdkafka takes an agent that starts again for another one, and `send_offsets_to_transaction`
+            # waits for the first until its time is over (confluentinc/librdkafka#5511).
+            "metadata.recovery.strategy": "none",
             "log_level": 0,
             **settings,
         }
@@ -56,7 +59,10 @@ def read_topic(bootstrap: str, topic: str, partitions: int = 1, *, committed: bo
         }
     )
     try:
-        consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+        places = [TopicPartition(topic, number, 0) for number in range(partitions)]
+        # An agent may hear of a transaction's end a moment after it: what it calls the end before that is none.
+        ends = [consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)[1] for place in places]
+        consumer.assign(places)
         found: list[Message] = []
         ended: set[int] = set()
         deadline_s = time.monotonic() + TIMEOUT_S
@@ -67,7 +73,8 @@ def read_topic(bootstrap: str, topic: str, partitions: int = 1, *, committed: bo
                 if error is None:
                     found.append(message)
                 elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                    ended.add(message.partition())
+                    if message.offset() >= ends[message.partition()]:
+                        ended.add(message.partition())
                 elif not error.retriable() and error.code() > 0:
                     raise KafkaException(error)
         return found
