@@ -25,7 +25,7 @@ from braidlog.runtime.settings import load_settings
 
 PARTITIONS = 6
 RECORDS = 60
-WAIT_S = 15.0
+WAIT_S = 60.0
 
 
 class CountingStore(StoreWrapper):

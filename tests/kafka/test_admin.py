@@ -26,7 +26,7 @@ from tests.kafka.topics import admin_client, error_name, unique_name
 import kafka
 
 MakeTopic = Callable[..., str]
-WAIT_S = 15
+WAIT_S = 60
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from braidlog.objects.store import (
 )
 from braidlog.runtime.entropy import SeededEntropy
 
-OPTIONS = "region=us-east-1&access_key_id=AKIDSECRET&secret_access_key=SAKSECRET&allow_http=true&timeout=10s"
+OPTIONS = "region=us-east-1&access_key_id=AKIDSECRET&secret_access_key=SAKSECRET&allow_http=true&timeout=60s"
 
 
 @dataclass
@@ -148,7 +148,7 @@ async def test_a_closed_connection_leaves_a_write_unknown(server: Server, store:
 
 async def test_no_answer_is_a_timeout(server: Server, clock: FakeClock, entropy: SeededEntropy) -> None:
     server.hang = True
-    url = f"s3://bucket?endpoint=http://127.0.0.1:{server.port}&{OPTIONS.replace('timeout=10s', 'timeout=50ms')}"
+    url = f"s3://bucket?endpoint=http://127.0.0.1:{server.port}&{OPTIONS.replace('timeout=60s', 'timeout=300ms')}"
     store = open_store(url, clock=clock, entropy=entropy, retry=None)
     results = await asyncio.gather(store.put("k", b"x"), store.get("k"), store.list(""), return_exceptions=True)
     assert [type(result) for result in results] == [StoreTimeout] * 3

@@ -98,7 +98,7 @@ def join(group: str, member: str = "", **values: Any) -> Part:
         "JoinGroupRequest",
         **{
             "group_id": group,
-            "session_timeout": TIMEOUT,
+            "session_timeout": ms(60_000),
             "rebalance_timeout": TIMEOUT,
             "member_id": member,
             "protocol_type": "consumer",

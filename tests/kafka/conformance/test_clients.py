@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
+from tests.cluster import wait_until
 
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as PythonTopicPartition
@@ -27,7 +28,7 @@ from kafka import TopicPartition as PythonTopicPartition
 Make = Callable[..., str]
 Unique = Callable[[str], str]
 
-SECONDS = 15
+SECONDS = 60
 
 
 @pytest.fixture
@@ -172,12 +173,13 @@ def test_all_see_a_group_of_each_kind(
         members.append(confluent_kafka.Consumer(settings))
         members[-1].subscribe([topic])
     try:
-        for _ in range(100):
+
+        def are_assigned() -> bool:
             for member in members:
                 member.poll(0.1)
-            if all(member.assignment() for member in members):
-                break
-        assert all(len(member.assignment()) == 2 for member in members)
+            return all(len(member.assignment()) == 2 for member in members)
+
+        wait_until(are_assigned, what="assignments")
         listed = {each["group_id"]: each["group_type"] for each in python.list_groups()}
         assert {listed[group].lower(): group for group in groups.values()} == groups
         classic = only(confluent.describe_consumer_groups([groups["classic"]]))

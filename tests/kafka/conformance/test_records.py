@@ -91,6 +91,8 @@ def test_what_is_written_is_read_with_its_offsets(wire: Wire, new_topic: NewTopi
     first = produce(wire, topic, batch(b"a", b"b", timestamp_ms=now_ms()))
     assert (first.error_code, first.base_offset, first.log_start_offset) == (E.none, 0, 0)
     assert produce(wire, topic, batch(b"the third", timestamp_ms=now_ms())).base_offset == 2
+    # A broker may serve what it has acknowledged a moment later.
+    wait_until(lambda: told(fetch(wire, {topic: {0: 2}}, wait_ms=500))[0].records, what="the last record")
     partition = told(fetch(wire, {topic: {0: 0}}))[0]
     assert (partition.error_code, partition.high_watermark, partition.log_start_offset) == (E.none, 3, 0)
     assert partition.records.count(b"the third") == 1

@@ -18,7 +18,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 from kio.static.primitive import i32Timedelta, i64Timedelta
 
-ANSWER_S_MAX = 30.0
+ANSWER_S_MAX = 60.0
 
 API_VERSIONS = 18
 
