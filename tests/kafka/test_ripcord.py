@@ -37,7 +37,7 @@ def wait_snapshot(cluster: Cluster, topic: str) -> None:
         path = cluster.store_path / AGENT_SNAPSHOT_KEY
         return path.exists() and topic in [each.name for each in decode_snapshot(path.read_bytes()).topics]
 
-    wait_until(is_there, what=f"the snapshot with {topic}", timeout_s=30.0)
+    wait_until(is_there, what=f"the snapshot with {topic}")
 
 
 def states(cluster: Cluster) -> dict[int, str]:
@@ -74,7 +74,7 @@ def produce(bootstrap: str, topic: str, count: int, *, idempotent: bool) -> None
             "bootstrap.servers": bootstrap,
             "enable.idempotence": idempotent,
             "acks": "all",
-            "message.timeout.ms": 20_000,
+            "message.timeout.ms": 60_000,
         }
     )
     for number in range(count):
@@ -84,7 +84,7 @@ def produce(bootstrap: str, topic: str, count: int, *, idempotent: bool) -> None
             partition=number % PARTITIONS,
             on_delivery=lambda error, _: failed.append(error) if error is not None else None,
         )
-    assert producer.flush(25) == 0
+    assert producer.flush(90) == 0
     assert failed == []
 
 
@@ -95,14 +95,21 @@ def read_in_time(bootstrap: str, topic: str, count: int) -> list[Record]:
         consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
         try:
             places = [confluent_kafka.TopicPartition(topic, number) for number in range(PARTITIONS)]
-            return sum(consumer.get_watermark_offsets(place, timeout=5)[1] for place in places)
+            return sum(consumer.get_watermark_offsets(place, timeout=20)[1] for place in places)
         except confluent_kafka.KafkaException:
             return -1
         finally:
             consumer.close()
 
-    wait_until(lambda: end() >= count, what=f"{count} records in {topic}", timeout_s=60.0, interval_s=0.2)
-    assert end() == count
+    there = -1
+
+    def all_there() -> bool:
+        nonlocal there
+        there = end()
+        return there >= count
+
+    wait_until(all_there, what=f"{count} records in {topic}", timeout_s=120.0, interval_s=0.2)
+    assert there == count
     return CLIENTS["confluent"].consume(bootstrap, topic, count, partitions=range(PARTITIONS))
 
 
@@ -152,7 +159,6 @@ def test_agents_that_started_without_it_find_each_other_and_are_taken_in_when_it
         wait_until(
             lambda process=process: brokers_of(process) == {agent.port, other.port},  # type: ignore[misc]
             what="that the agents find each other",
-            timeout_s=30.0,
         )
     control.start()
     check_in_order(read_in_time(agent.address, topic, 100), 100)
@@ -175,7 +181,7 @@ def test_an_outage_under_load(mode: str, cluster: Cluster) -> None:
     )
     wait_until(lambda: len(producer.acknowledged) > 50, what="the load")
     control.kill()
-    wait_until(lambda: journal_files(cluster) > 20, what="journaled records", timeout_s=30.0)
+    wait_until(lambda: journal_files(cluster) > 20, what="journaled records")
     in_outage = len(producer.acknowledged)
     wait_until(lambda: len(producer.acknowledged) > in_outage + 200, what="acknowledgements in the outage")
     control.start()
@@ -190,6 +196,7 @@ def test_an_outage_under_load(mode: str, cluster: Cluster) -> None:
 
 @pytest.mark.slow
 def test_a_partition_leaves_the_journal_when_all_of_the_outage_is_sequenced(cluster: Cluster) -> None:
+    cluster.settings["ripcord_after_ms"] = 10_000  # a busy machine must not look like another outage afterwards
     control = cluster.control()
     agent = cluster.agent(control=control, ripcord="auto")
     topic = create_topic(agent.address, PARTITIONS)
@@ -217,7 +224,7 @@ def test_without_it_topics_that_are_journaled_go_on_and_others_wait(cluster: Clu
     time.sleep(3.0)  # so that it is known to be away
     started_s = time.monotonic()
     produce(agent.address, lightning, 100, idempotent=True)
-    assert time.monotonic() - started_s < 5.0
+    assert time.monotonic() - started_s < 20.0  # and not as long as others wait for the control plane
     assert waiting.acknowledged == {}
     assert waiting.fatal == ""
     control.start()
@@ -241,6 +248,6 @@ def test_a_snapshot_that_is_damaged_or_missing_is_named(cluster: Cluster) -> Non
     path.write_bytes(data)
     for what in ("its checksum is wrong", "has no snapshot to start from"):
         agent.start(wait=False)
-        assert agent.wait(30.0) != 0
+        assert agent.wait() != 0
         assert what in agent.log_tail()
         path.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("script", sorted(path.name for path in SCRIPTS.glob("*.sh")))
 def test_script(script: str, bootstrap: str) -> None:
     done = subprocess.run(
@@ -18,7 +19,7 @@ def test_script(script: str, bootstrap: str) -> None:
         env={**os.environ, "PYTHON": sys.executable},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1100,
         check=False,
     )
     if "SKIPPED:" in done.stdout:

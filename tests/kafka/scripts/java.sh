@@ -35,7 +35,7 @@ POM
     fi
 fi
 
-run() { timeout 120 java -Xmx256m -XX:TieredStopAtLevel=1 -cp "$folder/*" "$@"; }
+run() { timeout 300 java -Xmx256m -XX:TieredStopAtLevel=1 -cp "$folder/*" "$@"; }
 
 run "$here/JavaClient.java" "$address"
 
@@ -45,7 +45,7 @@ run $tools.TopicCommand --bootstrap-server "$address" --create --topic "$topic" 
 run $tools.TopicCommand --bootstrap-server "$address" --describe --topic "$topic" | grep -q "PartitionCount: 3"
 seq 1 100 | run $tools.ConsoleProducer --bootstrap-server "$address" --topic "$topic"
 count=$(run $tools.consumer.ConsoleConsumer --bootstrap-server "$address" --topic "$topic" --from-beginning \
-    --max-messages 100 --timeout-ms 30000 --consumer-property "group.id=$topic" 2>/dev/null | grep -E '^[0-9]+$' | sort -n | uniq | wc -l)
+    --max-messages 100 --timeout-ms 60000 --consumer-property "group.id=$topic" 2>/dev/null | grep -E '^[0-9]+$' | sort -n | uniq | wc -l)
 [ "$count" = 100 ] || { echo "the console consumer read $count of 100 records"; exit 1; }
 run $tools.GetOffsetShell --bootstrap-server "$address" --topic "$topic" | awk -F: '{n += $3} END {exit n != 100}'
 run $tools.consumer.group.ConsumerGroupCommand --bootstrap-server "$address" --describe --group "$topic" >/dev/null

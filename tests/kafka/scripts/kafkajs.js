@@ -46,7 +46,7 @@ async function main(address) {
   assert.strictEqual(ends.reduce((sum, each) => sum + Number(each.high), 0), 200)
 
   const seen = new Set()
-  const consumers = [0, 1].map(() => kafka.consumer({ groupId, sessionTimeout: 6000, maxWaitTimeInMs: 100 }))
+  const consumers = [0, 1].map(() => kafka.consumer({ groupId, sessionTimeout: 30000, maxWaitTimeInMs: 100 }))
   await new Promise((resolve, reject) => {
     const timer = setTimeout(() => reject(new Error(`only ${seen.size} of 200 records`)), 60000)
     const eachMessage = async ({ message }) => {
@@ -60,13 +60,22 @@ async function main(address) {
     }
     Promise.all(consumers.map(run)).catch(reject)
   })
+  // Seen is not committed yet: whoever takes a partition over may have to read it again.
+  const committed = async () => {
+    const found = await admin.fetchOffsets({ groupId, topics: [topic] })
+    return found[0].partitions.reduce((sum, each) => sum + Math.max(0, Number(each.offset)), 0)
+  }
+  const deadline = Date.now() + 60000
+  while (await committed() !== 200) {
+    assert.ok(Date.now() < deadline, `only ${await committed()} of 200 records are committed`)
+    await new Promise(resolve => setTimeout(resolve, 100))
+  }
   const described = await admin.describeGroups([groupId])
   assert.strictEqual(described.groups[0].protocolType, 'consumer')
   assert.strictEqual(await refusal(() => admin.deleteGroups([groupId])), 'NON_EMPTY_GROUP')
   for (const consumer of consumers) await consumer.disconnect()
   assert.ok((await admin.listGroups()).groups.some(group => group.groupId === groupId))
-  const committed = await admin.fetchOffsets({ groupId, topics: [topic] })
-  assert.strictEqual(committed[0].partitions.reduce((sum, each) => sum + Math.max(0, Number(each.offset)), 0), 200)
+  assert.strictEqual(await committed(), 200)
   await admin.deleteGroups([groupId])
   assert.strictEqual(await refusal(() => admin.deleteGroups([groupId])), 'GROUP_ID_NOT_FOUND')
 

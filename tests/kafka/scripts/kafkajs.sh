@@ -20,4 +20,4 @@ if [ ! -d "$folder/node_modules/kafkajs" ]; then
         exit 0
     fi
 fi
-NODE_PATH="$folder/node_modules" KAFKAJS_NO_PARTITIONER_WARNING=1 timeout 120 node "$here/kafkajs.js" "$address"
+NODE_PATH="$folder/node_modules" KAFKAJS_NO_PARTITIONER_WARNING=1 timeout 300 node "$here/kafkajs.js" "$address"

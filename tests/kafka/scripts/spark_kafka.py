@@ -18,7 +18,7 @@ def main(address: str, jars: Path) -> None:
     source, copy = f"spark-{os.getpid()}-source", f"spark-{os.getpid()}-copy"
     admin = AdminClient({"bootstrap.servers": address})
     for future in admin.create_topics([NewTopic(topic, PARTITIONS) for topic in (source, copy)]).values():
-        future.result(30)
+        future.result(60)
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -48,7 +48,7 @@ def main(address: str, jars: Path) -> None:
                     .trigger(availableNow=True)
                     .start()
                 )
-                assert query.awaitTermination(120), "the stream did not end"
+                assert query.awaitTermination(240), "the stream did not end"
         copied = spark.read.format("kafka").options(**kafka, subscribe=copy).load()
         numbers = copied.select(col("value").cast("string").cast("long").alias("number"))
         found = numbers.distinct().agg(total("number")).collect()[0][0]

@@ -41,4 +41,4 @@ fetch org.apache.spark spark-token-provider-kafka-0-10_2.13 "${versions[@]}"
 fetch org.apache.kafka kafka-clients 3.9.1
 fetch org.apache.commons commons-pool2 2.12.1
 
-timeout 300 "$python" "$here/spark_kafka.py" "$address" "$folder"
+timeout 600 "$python" "$here/spark_kafka.py" "$address" "$folder"
