@@ -173,6 +173,32 @@ class Watch:
             partition.waiters.pop(self, None)
 
 
+class Turning:
+    """The partitions of a request that is sent again with each of them in turn at the head."""
+
+    __slots__ = ("_end", "_frame_bytes", "_partitions", "_places", "_size", "_start", "_twice")
+
+    def __init__(self, frame: bytes, partitions: range) -> None:
+        """`partitions` is where in the frame each of them begins."""
+        self._start, self._end, self._size = partitions.start, partitions.stop, partitions.step
+        self._frame_bytes = len(frame)
+        self._partitions = frame[self._start : self._end]
+        self._twice = 2 * self._partitions
+        self._places = {frame[start : start + self._size]: start - self._start for start in partitions}
+
+    def is_turn(self, frame: bytes) -> bool:
+        """Whether the frame has the same partitions in the same order, whosever turn it is."""
+        start = self._start
+        if len(frame) != self._frame_bytes:
+            return False
+        place = self._places.get(frame[start : start + self._size])
+        return place is not None and self._twice.startswith(frame[start : self._end], place)
+
+    def turned_back(self, frame: bytes) -> bytes:
+        """The frame as if it were the first one's turn, if it is a turn at all."""
+        return frame[: self._start] + self._partitions + frame[self._end :] if self.is_turn(frame) else frame
+
+
 class RepeatedFetches:
     """Of a connection: a consumer that waits asks the same again, with its partitions in turn at the head."""
 
@@ -181,16 +207,15 @@ class RepeatedFetches:
         self._ticks = ticks
         self._watch: Watch | None = None
         self._watched: frozenset[int] = frozenset()
+        self._turning: Turning | None = None
         self._known: dict[bytes, RepeatedFetch] = {}
         """By what they came as, but for the correlation id and for whose turn it is. All have the same partitions."""
-        self._turning: range | None = None
-        self._turning_frame_bytes = 0
 
     def handle_alike(self, frame: memoryview, slot: ResponseSlot) -> bool:
         """Whether such a request was there before, with nothing changed since. Then it is taken care of."""
         if len(frame) > FRAME_BYTES_MAX:
             return False
-        repeated = self._known.get(self._identity(frame))
+        repeated = self._known.get(self._identity(bytes(frame)))
         watch = self._watch
         if repeated is None or watch is None:
             return False
@@ -208,13 +233,15 @@ class RepeatedFetches:
         if self._watch is None or self._watch.is_over or watched != self._watched:
             self.leave()
             self._watch, self._watched = Watch(self._view, repeated.found, self._ticks), watched
-        turning_frame_bytes = len(frame) if turning is not None else 0
-        if turning != self._turning or turning_frame_bytes != self._turning_frame_bytes:
+        whole = bytes(frame)
+        if turning is None:
+            self._turning = None
+        elif self._turning is None or not self._turning.is_turn(whole):
+            self._turning = Turning(whole, turning)
             self._known.clear()
-            self._turning, self._turning_frame_bytes = turning, turning_frame_bytes
         if len(self._known) >= REPEATED_MAX:
             del self._known[next(iter(self._known))]
-        self._known[self._identity(frame)] = repeated
+        self._known[self._identity(whole)] = repeated
 
     def leave(self) -> None:
         """What waits is answered yet; nothing else will."""
@@ -223,10 +250,7 @@ class RepeatedFetches:
             self._watch.leave()
             self._watch = None
 
-    def _identity(self, frame: memoryview) -> bytes:
-        whole, turning = bytes(frame), self._turning
-        if turning is None or len(frame) != self._turning_frame_bytes:
-            return whole[_ID_END:] + whole[:_ID_START]
-        start, end, size = turning.start, turning.stop, turning.step
-        first = min(turning, key=lambda position: whole[position : position + size])
-        return b"".join((whole[:_ID_START], whole[_ID_END:start], whole[first:end], whole[start:first], whole[end:]))
+    def _identity(self, whole: bytes) -> bytes:
+        if self._turning is not None:
+            whole = self._turning.turned_back(whole)
+        return whole[_ID_END:] + whole[:_ID_START]
