@@ -364,3 +364,21 @@ def test_a_group_outlives_the_process_that_serves_it(cluster: Cluster) -> None:
         wait_until(lambda: balanced(everyone), what="a balance after the restart")
         counted = sum(len(member.values) for member in everyone)
     assert counted <= 120 + 2 * PARTITIONS  # only what was delivered and not yet committed comes twice
+
+
+def test_who_asks_for_committed_offsets_while_nobody_can_tell_reads_on_afterwards(cluster: Cluster) -> None:
+    """A consumer may ask just when the control plane is started again."""
+    control = cluster.control()
+    agent = cluster.agent(control=control)
+    topic, group = create_topic(agent.address), unique_name("group")
+    CLIENTS["confluent"].produce(agent.address, topic, [Record(b"%d" % i) for i in range(10)])
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": agent.address, "group.id": group})
+    consumer.commit(offsets=[TopicPartition(topic, 0, 7)], asynchronous=False)
+    control.pause()
+    consumer.assign([TopicPartition(topic, 0)])
+    assert consumer.poll(1.5) is None  # until it waits for an answer
+    control.kill()
+    control.start()
+    messages = consumer.consume(3, 60)
+    assert [(each.error(), each.value()) for each in messages] == [(None, b"%d" % i) for i in (7, 8, 9)]
+    consumer.close()

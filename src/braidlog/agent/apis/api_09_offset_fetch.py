@@ -13,7 +13,6 @@ from braidlog.agent.apis.shared import (
     CONTROL_FAILURES,
     GROUP_CALL_TIMEOUT_S,
     NO_THROTTLE,
-    group_failure,
     topic_of,
 )
 from braidlog.agent.context import RequestContext
@@ -141,5 +140,7 @@ def _all_topics(answer: FetchOffsetsAnswer, context: RequestContext) -> _ByTopic
 async def _ask(fetch: FetchOffsets, context: RequestContext) -> FetchOffsetsAnswer:
     try:
         return await context.agent.control.fetch_offsets(fetch, timeout_s=GROUP_CALL_TIMEOUT_S)
-    except CONTROL_FAILURES as error:
-        return FetchOffsetsAnswer(group_failure(error), [])
+    except CONTROL_FAILURES:
+        # "Ask again", and not "look for the coordinator": having found it, librdkafka would never ask again, and its
+        # consumer would wait for these partitions for ever.
+        return FetchOffsetsAnswer(ErrorCode.coordinator_load_in_progress, [])
