@@ -12,7 +12,17 @@ from kio.static.primitive import i32Timedelta
 from tests.agent.apis.api_caller import ApiCaller, part
 
 from braidlog.agent.apis.api_10_find_coordinator import coordinator_of
-from braidlog.control.interface import AgentChanged, AgentInfo, AgentRemoved, CreateTopics, NewTopic, SnapshotRequest
+from braidlog.control.interface import (
+    AgentChanged,
+    AgentInfo,
+    AgentRemoved,
+    CreateTopics,
+    FetchOffsets,
+    FetchOffsetsAnswer,
+    NewTopic,
+    SnapshotRequest,
+)
+from braidlog.runtime.errors import ControlUnavailable
 
 COMMIT, FETCH, FIND, JOIN, BEAT, LEAVE, SYNC, DESCRIBE, LIST = 8, 9, 10, 11, 12, 13, 14, 15, 16
 DELETE_GROUPS, DELETE_OFFSETS = 42, 47
@@ -245,6 +255,28 @@ async def test_all_offsets_of_a_group(call: ApiCaller, topics: dict[str, UUID], 
     assert found == {topics["read"]: [5], topics["idle"]: [6]}
     if version >= 8:
         assert (response.groups[1].error_code, response.groups[1].topics) == (ErrorCode.none, ())
+
+
+@pytest.mark.parametrize("version", [1, 2, 7, 8, 10])
+@pytest.mark.parametrize("trouble", [None, ErrorCode.not_coordinator, ErrorCode.coordinator_not_available])
+async def test_whoever_cannot_be_told_offsets_now_is_told_to_ask_again(
+    call: ApiCaller, topics: dict[str, UUID], version: int, trouble: ErrorCode | None
+) -> None:
+    async def fetch_offsets(request: FetchOffsets, *, timeout_s: float | None = None) -> FetchOffsetsAnswer:
+        if trouble is None:
+            raise ControlUnavailable("away")
+        return FetchOffsetsAnswer(trouble, [])
+
+    call.agent.control = SimpleNamespace(fetch_offsets=fetch_offsets)
+    older = [part("OffsetFetchRequestTopic", name="read", partition_indexes=(0,))]
+    newer = [part("OffsetFetchRequestTopics", name="read", topic_id=topics["read"], partition_indexes=(0,))]
+    groups = [part("OffsetFetchRequestGroup", group_id="g", topics=newer)]
+    response = await call(FETCH, part("OffsetFetchRequest", group_id="g", topics=older, groups=groups), version=version)
+    if version == 1:
+        assert codes(response) == [ErrorCode.coordinator_load_in_progress]
+    else:
+        holder = response.groups[0] if version >= 8 else response
+        assert (holder.error_code, holder.topics) == (ErrorCode.coordinator_load_in_progress, ())
 
 
 async def test_an_unknown_group_or_topic_has_no_offsets_and_no_error(call: ApiCaller) -> None:

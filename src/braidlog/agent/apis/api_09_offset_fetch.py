@@ -21,6 +21,11 @@ from braidlog.control.interface import CommittedOffset, FetchOffsets, FetchOffse
 KEY = 9
 VERSIONS = range(1, 11)
 
+_LOOK_FOR_COORDINATOR = {ErrorCode.coordinator_not_available, ErrorCode.not_coordinator}
+_ASK_AGAIN = FetchOffsetsAnswer(ErrorCode.coordinator_load_in_progress, [])
+"""And not "look for the coordinator": having found it, librdkafka would never ask again, and its consumer would wait
+for these partitions for ever."""
+
 _ByTopic = list[tuple[Any, list[tuple[int, CommittedOffset, ErrorCode]]]]
 """Per topic (whatever identifies it in the answer), per partition."""
 
@@ -139,8 +144,7 @@ def _all_topics(answer: FetchOffsetsAnswer, context: RequestContext) -> _ByTopic
 
 async def _ask(fetch: FetchOffsets, context: RequestContext) -> FetchOffsetsAnswer:
     try:
-        return await context.agent.control.fetch_offsets(fetch, timeout_s=GROUP_CALL_TIMEOUT_S)
+        answer = await context.agent.control.fetch_offsets(fetch, timeout_s=GROUP_CALL_TIMEOUT_S)
     except CONTROL_FAILURES:
-        # "Ask again", and not "look for the coordinator": having found it, librdkafka would never ask again, and its
-        # consumer would wait for these partitions for ever.
-        return FetchOffsetsAnswer(ErrorCode.coordinator_load_in_progress, [])
+        return _ASK_AGAIN
+    return _ASK_AGAIN if answer.error_code in _LOOK_FOR_COORDINATOR else answer
