@@ -56,25 +56,25 @@ class Braid:
         # Records of these tests are from years ago: with a limit, what a test reads would depend on how long it takes.
         settings = {"retention.ms": "-1"} | {key.replace("_", "."): str(value) for key, value in configs.items()}
         admin = self.admin()  # its answers come only while it is held
-        admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(20)
+        admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(60)
         return name
 
     def add_partitions(self, name: str, total: int) -> None:
         admin = self.admin()
-        admin.create_partitions([NewPartitions(name, total)])[name].result(20)
+        admin.create_partitions([NewPartitions(name, total)])[name].result(60)
 
     def delete_topic(self, name: str) -> None:
         admin = self.admin()
-        admin.delete_topics([name])[name].result(20)
+        admin.delete_topics([name])[name].result(60)
 
     def admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.bootstrap, "socket.timeout.ms": 20_000})
+        return AdminClient({"bootstrap.servers": self.bootstrap, "socket.timeout.ms": 60_000})
 
     def delete_records(self, topic: str, partition: int, before_offset: int) -> None:
         admin = self.admin()
         wanted = [confluent_kafka.TopicPartition(topic, partition, before_offset)]
         for future in admin.delete_records(wanted).values():
-            future.result(20)
+            future.result(60)
 
     def produce(self, topic: str, records: Iterable[dict[str, Any]], **settings: Any) -> None:
         """Each record: the arguments of confluent's `produce`. All of them are acknowledged on return."""
@@ -85,7 +85,7 @@ class Braid:
                 topic, on_delivery=lambda error, _: failures.append(error) if error is not None else None, **record
             )
             producer.poll(0)
-        assert producer.flush(60) == 0
+        assert producer.flush(120) == 0
         assert not failures, failures[:3]
 
     def read(self, topic: str, **settings: Any) -> list[Seen]:
@@ -100,18 +100,22 @@ class Braid:
                 **settings,
             }
         )
-        partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
+        places = [confluent_kafka.TopicPartition(topic, number) for number in partitions]
+        # The agent may hear of what others wrote a moment later: what it calls the end before that is none.
+        ends = {place.partition: consumer.get_watermark_offsets(place, timeout=60)[1] for place in places}
         consumer.assign(
             [confluent_kafka.TopicPartition(topic, number, confluent_kafka.OFFSET_BEGINNING) for number in partitions]
         )
         found: list[Seen] = []
         unfinished = set(partitions)
         while unfinished:
-            message = consumer.poll(30)
+            message = consumer.poll(60)
             assert message is not None, f"nothing came from partitions {unfinished} of {topic}"
             if message.error() is not None:
                 assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, message.error()
-                unfinished.discard(message.partition())
+                if message.offset() >= ends[message.partition()]:
+                    unfinished.discard(message.partition())
                 continue
             found.append(
                 Seen(

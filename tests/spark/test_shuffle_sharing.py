@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 PARTITIONS = 5
 ZONES = ["a", "b", "a", "b", "a"]
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def rows_of(task: int, count: int) -> pa.RecordBatch:
