@@ -41,7 +41,10 @@ def produce_once(bootstrap: str, topic: str, value: bytes) -> None:
 def test_an_agent_that_slept_past_the_grace_can_only_fail(cluster: Cluster) -> None:
     """It had uploaded an object and not committed it. Meanwhile the floor has risen and the object was swept: the
     commit is refused, the producer hears of it, and what is written later is well."""
-    cluster.settings.update({"write_epoch_interval_s": 1, "sweep_grace_s": 5, "request_timeout_ms": 300_000})
+    cluster.settings.update({"write_epoch_interval_s": 1, "sweep_grace_s": 5})
+    # However long the machine takes, the commit is tried again: neither its time is over, nor is it given up because
+    # the control plane was not heard of for so long.
+    cluster.settings.update({"request_timeout_ms": 300_000, "ripcord_after_ms": 300_000})
     control = cluster.control()
     agent = cluster.agent(control=control)
     topic = create_topic(agent.address)

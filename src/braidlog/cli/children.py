@@ -14,8 +14,8 @@ from typing import Any
 from braidlog.cli.errors import CommandError
 from braidlog.runtime.clock import Clock
 
-START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
 LOOK_INTERVAL_S = 0.02
 
 
@@ -115,7 +115,7 @@ def read_figures(address: str) -> dict[str, float]:
     """A process' figures, by name with labels as /metrics shows them."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
         text = answer.read().decode()
     figures: dict[str, float] = {}
     for family in text_string_to_metric_families(text):
