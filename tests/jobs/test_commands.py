@@ -34,18 +34,18 @@ def test_compact_now_by_the_worker_that_braid_up_starts(tmp_path: Path) -> None:
         for future in admin.create_topics(
             [NewTopic("state", 1, config={"cleanup.policy": "compact"}), NewTopic("events", 1)]
         ).values():
-            future.result(20)
+            future.result(60)
         producer = confluent_kafka.Producer({"bootstrap.servers": up.address, "transactional.id": "writer"})
-        producer.init_transactions(30)
+        producer.init_transactions(60)
         for number in range(6):
             producer.begin_transaction()
             for key in range(3):
                 producer.produce("state", b"%d" % number, key=b"k%d" % key)
-            producer.flush(30)
+            producer.flush(60)
             if number in (2, 5):
-                producer.abort_transaction(30)
+                producer.abort_transaction(60)
             else:
-                producer.commit_transaction(30)
+                producer.commit_transaction(60)
         assert jobs(control) == []
         done = braid("compact", "state", "--now", "--control", control, "--format", "json")
         assert done.returncode == 0, done.stderr

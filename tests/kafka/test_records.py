@@ -135,7 +135,7 @@ def test_topics_are_created_on_first_use(client: KafkaClient, bootstrap: str) ->
     topic = unique_name("auto")
     client.produce(bootstrap, topic, [Record(b"first", b"k")])
     assert [record.value for record in client.consume(bootstrap, topic, 1)] == [b"first"]
-    assert topic in admin_client(bootstrap).list_topics(timeout=10).topics
+    assert topic in admin_client(bootstrap).list_topics(timeout=60).topics
 
 
 def test_many_records_through_small_batches(bootstrap: str, new_topic: NewTopic) -> None:
@@ -153,7 +153,7 @@ def test_many_records_through_small_batches(bootstrap: str, new_topic: NewTopic)
         for number, producer in enumerate(producers):
             producer.produce(topic, b"%d %d" % (number, i), partition=0, on_delivery=report)
     for producer in producers:
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
     assert sorted(delivered) == list(range(3_000))
     found = CLIENTS["confluent"].consume(bootstrap, topic, 3_000)
     for number in range(3):

@@ -125,12 +125,12 @@ def start_cold(cluster: Cluster) -> tuple[Process, Process, str]:
     agent = cluster.agent(control=control, ripcord="auto")
     topic = create_topic(agent.address, PARTITIONS)
     wait_snapshot(cluster, topic)
-    [before] = admin_client(agent.address).list_topics(timeout=10).brokers
+    [before] = admin_client(agent.address).list_topics(timeout=60).brokers
     control.kill()
     agent.kill()
     assert journal_files(cluster) == 0
     agent.start()
-    known = admin_client(agent.address).list_topics(timeout=10)
+    known = admin_client(agent.address).list_topics(timeout=60)
     assert list(known.brokers) == [before]  # it is who it was
     assert sorted(known.topics[topic].partitions) == list(range(PARTITIONS))
     return control, agent, topic
@@ -153,7 +153,7 @@ def test_agents_that_started_without_it_find_each_other_and_are_taken_in_when_it
     other = cluster.agent("other", control=control, ripcord="auto")  # nobody has ever heard of this one
 
     def brokers_of(process: Process) -> set[int]:
-        return {broker.port for broker in admin_client(process.address).list_topics(timeout=10).brokers.values()}
+        return {broker.port for broker in admin_client(process.address).list_topics(timeout=60).brokers.values()}
 
     for process in (agent, other):
         wait_until(

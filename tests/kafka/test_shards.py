@@ -46,15 +46,19 @@ def shared_memory() -> set[str]:
 
 def test_two_shards_are_two_nodes_of_one_agent_and_stop_cleanly(cluster: Cluster) -> None:
     agent, metrics = start_shards(cluster, 2)
-    nodes = AdminClient({"bootstrap.servers": agent.address}).list_topics(timeout=10).brokers
-    assert len({node.port for node in nodes.values()}) == 2
+    admin = AdminClient({"bootstrap.servers": agent.address})
+    # Each hears of the other a moment after both are there.
+    wait_until(
+        lambda: len({node.port for node in admin.list_topics(timeout=60).brokers.values()}) == 2, what="two nodes"
+    )
     topic = create_topic(agent.address, PARTITIONS)
     producer = SteadyProducer(agent.address, topic, partition_count=PARTITIONS, **{"enable.idempotence": True})
     wait_until(lambda: len(producer.acknowledged) > 500, what="the load")
     producer.stop()
     check_idempotent(producer, read_all(agent.address, topic, PARTITIONS), PARTITIONS)
+    # Where the machine was so busy that they went apart for a while, they are together again.
+    wait_until(lambda: read_figures(metrics)['braidlog_upload_groups{shard="0"}'] == 1, what="one group")
     figures = read_figures(metrics)
-    assert figures['braidlog_upload_groups{shard="0"}'] == 1
     # They took turns: both have made objects of what both held.
     assert figures['braidlog_upload_pulls_total{shard="0"}'] > 0
     assert figures['braidlog_upload_pulls_total{shard="1"}'] > 0
@@ -79,10 +83,10 @@ def test_groups_split_under_load_and_merge_after_it(cluster: Cluster) -> None:
         SteadyProducer(agent.address, topic, partition_count=PARTITIONS, padding=b"x" * 2_000, per_s=2_000.0)
         for topic in topics
     ]
-    wait_until(lambda: groups() == 2, timeout_s=30, what="a split")
+    wait_until(lambda: groups() == 2, what="a split")
     for producer in producers:
         producer.stop()
-    wait_until(lambda: groups() == 1, timeout_s=30, what="a merge")
+    wait_until(lambda: groups() == 1, what="a merge")
     for topic, producer in zip(topics, producers, strict=True):
         check_acknowledged(producer, read_all(agent.address, topic, PARTITIONS))
 
@@ -106,7 +110,6 @@ def run_shard_kills(cluster: Cluster, shards: int, kills: int, pause_s_max: floa
     wait_until(
         lambda: all(len(p.acknowledged) > count + 100 for p, count in zip(producers, counts, strict=True)),
         what="records after the last kill",
-        timeout_s=30,
     )
     for producer in producers:
         producer.stop()
@@ -142,9 +145,9 @@ def test_a_shard_that_hangs_is_replaced(cluster: Cluster) -> None:
     wait_until(lambda: len(producer.acknowledged) > 100, what="the load")
     victim = shard_pids(agent)[0]
     os.kill(victim, signal.SIGSTOP)
-    wait_until(lambda: victim not in shard_pids(agent), timeout_s=30, what="the end of the one that hangs")
+    wait_until(lambda: victim not in shard_pids(agent), what="the end of the one that hangs")
     wait_until(lambda: len(shard_pids(agent)) == 2, what="its replacement")
     count = len(producer.acknowledged)
-    wait_until(lambda: len(producer.acknowledged) > count + 100, timeout_s=30, what="records afterwards")
+    wait_until(lambda: len(producer.acknowledged) > count + 100, what="records afterwards")
     producer.stop()
     check_idempotent(producer, read_all(agent.address, topic, PARTITIONS), PARTITIONS)

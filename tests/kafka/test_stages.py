@@ -31,7 +31,7 @@ def produce(bootstrap: str, topic: str, count: int) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
     for _ in range(count):
         producer.produce(topic, VALUE)
-        producer.flush(10)
+        producer.flush(60)
     assert len(producer) == 0
 
 

@@ -55,15 +55,15 @@ def test_many_partitions_groups_and_deleted_records(up: Process) -> None:
     CLIENTS["confluent"].produce(up.address, topic, [Record(b"%d" % i, partition=i % 20) for i in range(400)])
     admin = admin_client(up.address)
     partition = TopicPartition(topic, 0, 15)
-    assert admin.delete_records([partition])[partition].result(15).low_watermark == 15
+    assert admin.delete_records([partition])[partition].result(60).low_watermark == 15
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": up.address, "group.id": unique_name("group"), "auto.offset.reset": "earliest"}
     )
     consumer.subscribe([topic])
-    found = consumer.consume(385, 20)
+    found = consumer.consume(385, 60)
     assert sorted(int(message.value()) for message in found) == sorted(set(range(400)) - set(range(0, 300, 20)))
     consumer.close()
-    admin.delete_topics([topic])[topic].result(15)
+    admin.delete_topics([topic])[topic].result(60)
 
 
 def test_a_kill_loses_nothing(store_cluster: Cluster, up: Process) -> None:

@@ -150,14 +150,14 @@ def test_only_committed_records_where_that_is_asked_for(spark: "SparkSession", b
         producer.begin_transaction()
         for i in range(5):
             producer.produce(topic, f"{round_number}-{i}")
-        producer.flush(20)
+        producer.flush(60)
         if round_number % 2:
             producer.abort_transaction(20)
         else:
             producer.commit_transaction(20)
     producer.begin_transaction()
     producer.produce(topic, "open")
-    producer.flush(20)
+    producer.flush(60)
     committed = seen_by_spark(
         load(spark, braid, subscribe=topic, **{"kafka.isolation.level": "read_committed"}).collect()
     )

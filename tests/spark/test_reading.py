@@ -33,7 +33,7 @@ async def compact(braid: Braid, topic: str) -> None:
     clock, entropy = SystemClock(), SystemEntropy()
     control = connect_control(braid.control.address, clock, entropy)
     store = open_store(braid.cluster.store_url, clock=clock, entropy=entropy)
-    requested = await control.request_compaction(RequestCompaction(topic), timeout_s=20)
+    requested = await control.request_compaction(RequestCompaction(topic), timeout_s=60)
     assert requested.error_code == 0
     worker = Worker(control, InProcessExecutor(store, clock, entropy), clock, entropy, name="test", kinds=[COMPACT])
     while await worker.run_once():
