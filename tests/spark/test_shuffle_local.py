@@ -119,20 +119,6 @@ async def test_a_slow_disk_is_asked_ahead_within_bounds_and_nothing_stays_open(s
     assert open_files() == before
 
 
-@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="needs posix_fadvise")
-async def test_large_reads_are_asked_ahead_of_every_disk(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = {f"large/{number}": 1024 * 1024 for number in range(8)} | {f"small/{number}": 1024 for number in range(8)}
-    for key, size in sizes.items():
-        await store.put(key, bytes(size))
-    notifications = [Notification(0, key, 0, size, 0, 0, size, "") for key, size in sizes.items()]
-    asked: list[int] = []
-    monkeypatch.setattr(os, "posix_fadvise", lambda fd, start, length, advice: asked.append(length))
-    debatcher = LocalDebatcher(store, DebatcherSettings(), never, clock=FakeClock())
-    asked_by_then = [len(asked) for _ in debatcher._data(deque(plan_reads(notifications)))]
-    assert asked == [1024 * 1024] * 8
-    assert asked_by_then[:6] == [4, 5, 6, 7, 8, 8]
-
-
 async def test_what_cannot_be_read_now_is_read_otherwise(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     notifications = [each for each in await written(store, columns("plain")) if each.partition == 2]
     root = Path(store.url.removeprefix("file://"))

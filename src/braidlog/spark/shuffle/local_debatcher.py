@@ -15,12 +15,8 @@ from braidlog.spark.shuffle.decoding import Decoder, Joiner
 from braidlog.spark.shuffle.notifying import Notification
 
 _SLOW_S = 0.002
-"""A disk that takes longer for a read is asked for the next ones before they are needed."""
-_LARGE_BYTES = 768 * 1024
-"""Every disk is asked ahead for reads of this size. Of a disk that is not slow, smaller ones are cheaper without: the
-system reads on behind each of them by itself, which is where the next partition lies."""
-_LARGE_AHEAD_MAX = 4
-"""So many of them are enough to never wait for a disk that is not slow."""
+"""A disk that takes longer for a read is asked for the next ones before they are needed. One that does not is faster
+without."""
 
 
 class LocalDebatcher:
@@ -69,20 +65,16 @@ class LocalDebatcher:
         if ahead_count == 0:
             return True
         settings = self._settings
-        count_max = settings.reads_in_flight_max if self._is_slow else _LARGE_AHEAD_MAX
         return (
-            self._is_asked_ahead(read)
-            and ahead_count < count_max
+            self._is_slow
+            and ahead_count < settings.reads_in_flight_max
             and ahead_bytes + read.end - read.start <= settings.ahead_bytes_max
         )
-
-    def _is_asked_ahead(self, read: Read) -> bool:
-        return self._is_slow or read.end - read.start >= _LARGE_BYTES
 
     def _open(self, read: Read) -> LocalRange | None:
         with loss_is_told(read.key):
             try:
-                return self._store.open_range(read.key, read.start, read.end, soon=self._is_asked_ahead(read))
+                return self._store.open_range(read.key, read.start, read.end, soon=self._is_slow)
             except StoreError as error:
                 if error.remedy is not Remedy.RETRY:
                     raise
