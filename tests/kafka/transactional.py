@@ -24,7 +24,7 @@ def transactional_producer(bootstrap: str, transactional_id: str, **settings: ob
             "reconnect.backoff.max.ms": 200,
             "retry.backoff.ms": 20,
             # Otherwise librdkafka takes an agent that starts again for another one, and `send_offsets_to_transaction`
-            # waits for the first until its time is over (confluentinc/librdkafka#5511).
+            # waits for the first until its time is over.
             "metadata.recovery.strategy": "none",
             "log_level": 0,
             **settings,
