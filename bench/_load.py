@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from _frames import FetchFrame, ProduceFrame, init_producer_id_frame, produce_error_position, read_init_producer_id
 from braidlog.records.batch import HEADER_BYTES, read_header
 from braidlog.records.record import read_batch
+from braidlog.runtime.sockets import leave_unpaced
 
 Address = tuple[str, int]
 
@@ -36,6 +37,7 @@ class Connection:
     def __init__(self, address: Address) -> None:
         self._socket = socket.create_connection(address, timeout=SOCKET_TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        leave_unpaced(self._socket)
         self.send = self._socket.sendall
         self.receive_into = self._socket.recv_into
 

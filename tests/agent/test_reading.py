@@ -1,13 +1,20 @@
 """Serving batches: which ones are sent, and that nothing but their first bytes changes."""
 
+from typing import cast
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from braidlog.agent.reading import COPY_BELOW_BYTES, DamagedExtent, Slice, append_batches
+from braidlog.agent.reading import COPY_BELOW_BYTES, DamagedExtent, Reader, Slice, append_batches
+from braidlog.agent.view import PartitionView
+from braidlog.cache.blocks import BlockCache
+from braidlog.control.interface import ControlPlane, IndexedExtent, StoredObject
+from braidlog.objects.memory import MemoryBucket, MemoryStore
 from braidlog.records.batch import has_valid_crc, scan_batches
 from braidlog.records.placing import write_base_offset
 from braidlog.records.record import Record, decode_batch, encode_batch
+from braidlog.runtime.clock import SystemClock
 
 
 def batch(count: int, value_bytes: int = 10) -> bytes:
@@ -128,3 +135,32 @@ def test_only_what_begins_below_the_limit_is_served() -> None:
     assert found.next_offset == 107
     assert not append_batches(found, extent, 107, 1 << 20, 107)
     assert found.next_offset == 107
+
+
+async def test_what_is_in_memory_is_read_at_once_and_the_same_as_by_asking() -> None:
+    store = MemoryStore(MemoryBucket(), url="memory://", clock=SystemClock())
+    cache = BlockCache(store, bytes_max=1 << 20)
+    reader = Reader(cast(ControlPlane, None), cache, call_timeout_s=1.0)
+    partition = PartitionView(11, b"t" * 16, 0)
+    for number, counts in enumerate([(3, 1), (2,), (4, 4)]):
+        data = b"".join(map(batch, counts))
+        start = partition.high_watermark
+        extent = IndexedExtent(11, start, start + sum(counts), number, 5, len(data), 0, 0)
+        cache.insert(f"key-{number}", b"other" + data)
+        partition.tail.append((extent, StoredObject(number, f"key-{number}", 5 + len(data))))
+        partition.high_watermark = extent.end_offset
+    for offset in range(partition.high_watermark):
+        for bytes_max in (1, 150, 300, 1 << 20):
+            for end_offset in (partition.high_watermark, 9):
+                asked = await reader.read(partition, offset, bytes_max, end_offset)
+                at_hand = reader.at_hand(partition, offset, bytes_max, end_offset)
+                assert at_hand == (asked if asked.buffers else None)
+    assert reader.at_hand(partition, partition.high_watermark, 1 << 20) is None
+    before = cache.statistics().hits
+    assert reader.at_hand(partition, 0, 1) is not None
+    assert cache.statistics().hits == before + 1
+
+    partition.tail[1] = (partition.tail[1][0], StoredObject(1, "elsewhere", 100))
+    assert reader.at_hand(partition, 0, 1) is not None
+    assert reader.at_hand(partition, 0, 1 << 20) is None
+    assert reader.at_hand(partition, 5, 1) is None

@@ -42,15 +42,15 @@ def sequenced(number: int, partition_id: int, base_offset: int, end_offset: int)
 def test_a_sequenced_object_moves_the_high_watermark_and_the_tail() -> None:
     view = loaded_view()
     partition = view.partitions[11]
-    assert partition.tail_from(3) is None
+    assert partition.tail_from(3, 1 << 20) is None
     view.apply([sequenced(1, 11, 10, 15), sequenced(2, 11, 15, 20)], FeedPosition(1, 7))
     assert partition.high_watermark == 20
     assert partition.size_bytes == 200
-    tail = partition.tail_from(16)
+    tail = partition.tail_from(16, 1 << 20)
     assert tail is not None
     assert [extent.base_offset for extent, _ in tail] == [15]
-    assert partition.tail_from(9) is None
-    assert partition.tail_from(20) == []
+    assert partition.tail_from(9, 1 << 20) is None
+    assert partition.tail_from(20, 1 << 20) == []
 
 
 def test_the_tail_is_bounded_and_a_gap_clears_it() -> None:
@@ -136,7 +136,7 @@ def test_open_transactions_hold_back_the_stable_offset() -> None:
     assert (partition.last_stable_offset, partition.high_watermark) == (16, 21)
     view.apply([ended(4, 21)], FeedPosition(1, 9))
     assert (partition.last_stable_offset, partition.high_watermark) == (22, 22)
-    tail = partition.tail_from(20)
+    tail = partition.tail_from(20, 1 << 20)
     assert tail is not None
     assert [extent.inline for extent, _ in tail] == [b"marker", b"marker"]
     view.apply([BoundsChanged(PartitionBounds(11, 5, 22, 50, 21))], FeedPosition(1, 10))

@@ -16,8 +16,9 @@ from braidlog.control.interface import FindExtents, InitProducerId, SnapshotRequ
 from braidlog.control.settings import ControlSettings
 
 _RESTART = "restart"
+_SETTLE = "settle"
 
-histories = st.lists(st.one_of(objects, objects, st.just(_RESTART)), max_size=20)
+histories = st.lists(st.one_of(objects, objects, st.just(_RESTART), st.just(_SETTLE)), max_size=20)
 
 
 async def _restart(plane: Plane, path: str) -> Plane:
@@ -49,6 +50,10 @@ async def _follow(history: list[Any], extents_max: int) -> None:
             for step in history:
                 if step == _RESTART:
                     plane = await _restart(plane, path)
+                    continue
+                if step == _SETTLE:
+                    await plane.service.recent.settle_in_turns(plane.service._turn, extents_per_step=1)
+                    assert await _rows(plane, "recent_objects") == 0
                     continue
                 expected = [
                     model.expect(partition, entry, entry.producer_id in handed_out)
@@ -124,6 +129,21 @@ async def test_a_restart_does_not_bring_back_an_expired_producer(tmp_path: Path,
     assert await commit(plane.service, topic, [batch(5, pid, 0, 0)]) == (
         [(0, 5, False)] if by_itself else [(46, -1, False)]
     )
+    await plane.service.close()
+
+
+async def test_commits_go_on_while_much_is_moved() -> None:
+    plane = await start_plane()
+    topic = await create_topic(plane.service)
+    for _ in range(10):
+        await commit(plane.service, topic, [batch(1)])
+    moving = asyncio.create_task(plane.service.recent.settle_in_turns(plane.service._turn, extents_per_step=1))
+    offsets = []
+    while not moving.done():
+        offsets += await commit(plane.service, topic, [batch(1)])
+    # All ten are of one partition and move at once; each that comes meanwhile is not waited for.
+    assert offsets[0] == (0, 10, False)
+    assert await _rows(plane, "extents") >= 10
     await plane.service.close()
 
 

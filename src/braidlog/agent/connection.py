@@ -12,6 +12,7 @@ from braidlog.agent.quotas import ANONYMOUS
 from braidlog.objects.store import Bytes
 from braidlog.runtime.buffers import unzeroed
 from braidlog.runtime.limits import FRAME_BYTES_MAX
+from braidlog.runtime.sockets import leave_unpaced
 from braidlog.wire.produce_opening import ProduceOpening
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         connection: socket.socket | None = transport.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+            leave_unpaced(connection)
         self._dispatcher.connected(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -53,7 +53,7 @@ class Reader:
         self, partition: PartitionView, offset: int, bytes_max: int, *, fresh: bool = False
     ) -> list[tuple[IndexedExtent, StoredObject]]:
         """Extents from the one that holds `offset` on: from the tail at hand, or from the control plane."""
-        if not fresh and (tail := partition.tail_from(offset)) is not None:
+        if not fresh and (tail := partition.tail_from(offset, bytes_max)) is not None:
             return tail
         found = await self._control.find_extents(
             FindExtents(partition.partition_id, offset, bytes_max), timeout_s=self._call_timeout_s
@@ -66,6 +66,25 @@ class Reader:
         if extent.inline is not None:
             return memoryview(extent.inline)
         return await self._cache.read(stored.key, stored.size, extent.position, extent.position + extent.length)
+
+    def at_hand(
+        self, partition: PartitionView, offset: int, bytes_max: int, end_offset: int = OFFSET_MAX
+    ) -> Slice | None:
+        """What `read` gives, where all of it is in memory. None: something has to be asked for."""
+        result = Slice([], 0, offset)
+        for extent, stored in partition.tail_from(offset, bytes_max) or ():
+            if (result.size_bytes >= bytes_max and result.buffers) or extent.base_offset >= end_offset:
+                break
+            data: memoryview | None
+            if extent.inline is not None:
+                data = memoryview(extent.inline)
+            else:
+                data = self._cache.hit(stored.key, extent.position, extent.position + extent.length)
+            if data is None:
+                return None
+            if not append_batches(result, data, extent.base_offset, bytes_max, end_offset):
+                break
+        return result if result.buffers else None
 
     async def read(self, partition: PartitionView, offset: int, bytes_max: int, end_offset: int = OFFSET_MAX) -> Slice:
         """Whole batches from `offset` on, at least one, up to about `bytes_max`, and only such below `end_offset`.

@@ -4,9 +4,11 @@ It follows the control plane's change feed. Pure state: `follower` moves it forw
 """
 
 import asyncio
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol
 
 from braidlog.agent.quotas import QuotaBook
@@ -45,6 +47,10 @@ class Waiter(Protocol):
     def done(self) -> bool: ...
 
     def set_result(self, result: None, /) -> None: ...
+
+
+def _end_offset(pair: tuple[IndexedExtent, StoredObject]) -> int:
+    return pair[0].end_offset
 
 
 @dataclass(slots=True)
@@ -88,16 +94,21 @@ class PartitionView:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def tail_from(self, offset: int) -> list[tuple[IndexedExtent, StoredObject]] | None:
-        """The extents from the one that holds `offset` on, or None where the tail does not reach back so far."""
-        if not self.tail or self.tail[0][0].base_offset > offset:
+    def tail_from(self, offset: int, bytes_max: int) -> list[tuple[IndexedExtent, StoredObject]] | None:
+        """The extents from the one that holds `offset` on, with at least `bytes_max` behind the first of them if there
+        are so many; or None where the tail does not reach back so far."""
+        tail = self.tail
+        if not tail or tail[0][0].base_offset > offset:
             return None
+        first = bisect_right(tail, offset, key=_end_offset)
         found: list[tuple[IndexedExtent, StoredObject]] = []
-        for pair in reversed(self.tail):
-            if pair[0].end_offset <= offset:
+        behind_bytes = 0
+        for pair in islice(tail, first, None):
+            if behind_bytes >= bytes_max:
                 break
+            if found:
+                behind_bytes += pair[0].length
             found.append(pair)
-        found.reverse()
         return found
 
 

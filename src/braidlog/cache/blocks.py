@@ -58,9 +58,8 @@ class BlockCache:
 
     async def read(self, key: str, object_size: int, start: int, end: int) -> memoryview:
         """The bytes [start, end) of an object."""
-        found = self.kept(key, start, end)
+        found = self.hit(key, start, end)
         if found is not None:
-            self._hits += 1
             return found
         owner = self._neighbours.owner_of(key) if self._neighbours is not None else None
         if owner is not None:
@@ -69,6 +68,13 @@ class BlockCache:
                 name, self._ask(owner, name, key, object_size, start, end)
             )
         return await self.read_own(key, object_size, start, end)
+
+    def hit(self, key: str, start: int, end: int) -> memoryview | None:
+        """As `read`, where nobody has to be asked; None where somebody has to."""
+        found = self.kept(key, start, end)
+        if found is not None:
+            self._hits += 1
+        return found
 
     def kept(self, key: str, start: int, end: int) -> memoryview | None:
         """The bytes, if they are here in one piece, as they are unless they lie in several blocks."""

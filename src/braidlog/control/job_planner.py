@@ -95,8 +95,7 @@ class JobPlanner:
 
     async def plan_once(self) -> list[int]:
         """Plan all that is due. Returns the ids of the new jobs."""
-        async with self._turn:
-            await self._recent.settle()
+        await self._recent.settle_in_turns(self._turn)
         planned = await self.plan_compactions(self._catalog.topics.values(), is_forced=False)
         merges = await self._merges()
         async with self._turn:

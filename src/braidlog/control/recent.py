@@ -3,6 +3,7 @@
 Without this, every object would touch as many places of several tables as it has partitions.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,9 @@ _ROWS_PER_INSERT = 64
 _INSERT_ONE = _INSERT + _INSERT_ROW
 _INSERT_MANY = _INSERT + ", ".join([_INSERT_ROW] * _ROWS_PER_INSERT)
 _SETTLED_PER_INCOMING = 2
+
+EXTENTS_PER_STEP = 500
+"""Of a move that need not be all at once. They take some milliseconds, in which nothing is sequenced."""
 
 _decode = msgspec.msgpack.Decoder(list[IndexedExtent]).decode
 
@@ -174,6 +178,30 @@ class RecentExtents:
             else:
                 del self.stored[number]
 
+    async def settle_in_turns(self, turn: asyncio.Lock, *, extents_per_step: int = EXTENTS_PER_STEP) -> None:
+        """Move all that is recent now, and write what producers did, in steps that hold up nobody for long. Called by
+        who does not hold the turn."""
+        async with turn:
+            newest = self._objects[-1].stored.number if self._objects else 0
+        while True:
+            async with turn:
+                settling = self._oldest(newest, extents_per_step)
+                if not settling.done_number:
+                    return
+                await self._write(settling)
+
+    def _oldest(self, newest: int, extents_target: int) -> Settling:
+        """The oldest objects, of those up to `newest`, that together make about so many rows."""
+        settling = Settling()
+        for recent in self._objects:
+            rows_count = max(len(settling.extent_rows), len(settling.producers))
+            if recent.stored.number > newest or rows_count >= extents_target:
+                break
+            for state in recent.states:
+                settling.add(state)
+            settling.finish(recent)
+        return settling
+
     async def settle(self, partition_ids: Iterable[int] | None = None) -> None:
         """Move all recent extents of these partitions. None: of all, and write what producers did."""
         settling = Settling()
@@ -185,8 +213,11 @@ class RecentExtents:
             for recent in self._objects:
                 settling.finish(recent)
         if settling.states or settling.done_number:
-            await self._metadata.transact(settling.write)
-            self.settled(settling)
+            await self._write(settling)
+
+    async def _write(self, settling: Settling) -> None:
+        await self._metadata.transact(settling.write)
+        self.settled(settling)
 
 
 def _insert_extents(tx: Transaction, rows: list[Row]) -> None:

@@ -36,8 +36,7 @@ class Retention:
 
     async def run_once(self) -> int:
         """Look at every partition. Returns how many extents were dropped."""
-        async with self._turn:
-            await self._recent.settle()
+        await self._recent.settle_in_turns(self._turn)
         dropped = await self._remove_deleted()
         for topic in list(self._catalog.topics.values()):
             settings = self._catalog.settings(topic)
@@ -81,7 +80,7 @@ class Retention:
         while True:
             async with self._turn:
                 now_ms = self._clock.wall_ms()
-                # Only what is in the table can be counted as gone.
+                # Only what is in the table can be counted as gone. It is little that has come since the start.
                 await self._recent.settle()
                 gone, count = await self._metadata.transact(
                     lambda tx, now=now_ms: _drop_removed(tx, now)  # type: ignore[misc]  # bound now, not at the call

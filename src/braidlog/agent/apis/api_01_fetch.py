@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 from kio.schema.errors import ErrorCode
@@ -20,7 +21,7 @@ from braidlog.agent.fetch_sessions import (
 from braidlog.agent.parked import Found, Parked, RepeatedFetch, RepeatedFetches
 from braidlog.agent.placement import reader_for
 from braidlog.agent.quotas import CONSUMER_BYTE_RATE
-from braidlog.agent.reading import DamagedExtent, ExtentGone, Slice
+from braidlog.agent.reading import OFFSET_MAX, DamagedExtent, ExtentGone, Slice
 from braidlog.agent.view import PartitionView, TopicView
 from braidlog.control.interface import BoundsRequest, FindAborted, PartitionBounds
 from braidlog.objects.store import StoreError
@@ -73,12 +74,24 @@ def handle(agent: "Agent", header: RequestHeader, frame: memoryview, slot: Respo
         elif request.session_epoch == OPENING_EPOCH:
             session, opens = agent.fetch_sessions.open(request, by_id=by_id, now_s=now_s), True
     fetch = _Fetch(agent, header, request, slot, tasks, session, opens, frame)
-    if not fetch.refuse_while_away() and not fetch.park():
+    if not fetch.refuse_while_away() and not fetch.park() and not fetch.answer_at_once():
         fetch.go_on()
 
 
 def _wait_s(request: FetchRequest) -> float:
     return min(max(request.wait_ms_max, 0), WAIT_MS_MAX) / 1000
+
+
+class _PartitionRead(NamedTuple):
+    """What is yet to be read of a partition.
+
+    What was stable when the read began stays so: all of its transactions were decided, so that those of them that were
+    aborted can be told afterwards."""
+
+    partition: PartitionView
+    wanted: FetchPartition
+    bytes_max: int
+    end_offset: int
 
 
 class _Fetch:
@@ -135,21 +148,43 @@ class _Fetch:
         if request.bytes_min <= 0 or request.wait_ms_max <= 0 or agent.dispatcher.is_draining:
             return False
         found = self._partitions()
-        if any(wanted.fetch_offset > partition.high_watermark for wanted, partition in found):
-            return False
-        if self._bytes_ready(found) != 0:
+        if self._ahead(found) or self._bytes_ready(found) != 0:
             return False
         Parked(self, found, agent.ticks, self._deadline_s - agent.clock.monotonic_s())
         return True
 
+    def answer_at_once(self) -> bool:
+        """Read without a task what is in memory, as it is for whoever keeps up. False: there is not enough yet, or it
+        is not known how much there is."""
+        found = self._partitions()
+        if self._ahead(found):
+            return False
+        ready = self._bytes_ready(found)
+        if ready is not None and ready < self._request.bytes_min:
+            return False
+        with self._errors_told():
+            begun = self._begin_all()
+            fetched = [each for each in begun if isinstance(each, FetchedPartition)]
+            if len(fetched) == len(begun):
+                self._send(self._response(fetched))
+            else:
+                self._tasks.spawn(self._run(self._finish(begun)))
+        return True
+
     def go_on(self) -> None:
-        self._tasks.spawn(self.run())
+        self._tasks.spawn(self._run(self._respond()))
 
     def answer_nothing_new(self, found: Found) -> None:
-        try:
+        with self._errors_told():
             body = self._send(self._nothing_new(found))
             self._keep(found, body)
-        except Exception as error:  # as in `run`: one fetch's trouble must not become its connection's silence
+
+    @contextmanager
+    def _errors_told(self) -> Iterator[None]:
+        """One fetch's trouble must not become its connection's silence."""
+        try:
+            yield
+        except Exception as error:
             log.error("fetch failed", exc_info=error)
             self._slot.abandon("an error in the agent: see its log")
 
@@ -189,17 +224,13 @@ class _Fetch:
             turning = range(turning.start + start, turning.stop + start, turning.step)
         connection.repeated_fetches.add(frame, repeated, turning)
 
-    async def run(self) -> None:
+    async def _run(self, work: Coroutine[Any, Any, FetchResponse]) -> None:
         try:
-            response = await self._respond()
+            with self._errors_told():
+                self._send(await work)
         except asyncio.CancelledError:
             self._slot.abandon("")
             raise
-        except Exception as error:
-            log.error("fetch failed", exc_info=error)
-            self._slot.abandon("an error in the agent: see its log")
-            return
-        self._send(response)
 
     def _send(self, response: FetchResponse) -> list[Bytes]:
         agent, version = self._agent, self._header.api_version
@@ -248,7 +279,7 @@ class _Fetch:
                 if ready == 0:
                     return self._nothing_new(found)
                 break
-        return await self._read()
+        return await self._finish(self._begin_all())
 
     def _topic(self, name: str, topic_id: bytes) -> TopicView | None:
         view = self._agent.view
@@ -268,14 +299,15 @@ class _Fetch:
                 ]
         return found
 
+    @staticmethod
+    def _ahead(found: Found) -> list[int]:
+        """Partitions that are read from past what this agent knows of them."""
+        return [partition.partition_id for wanted, partition in found if wanted.fetch_offset > partition.high_watermark]
+
     async def _confirm_bounds(self, found: Found) -> None:
         """An offset past what this agent knows may be right: another agent may have been quicker to hear of it. So
         "out of range" is only ever said on the control plane's word."""
-        ahead = [
-            partition.partition_id
-            for wanted, partition in found
-            if wanted.fetch_offset > partition.high_watermark and partition.partition_id not in self._confirmed
-        ]
+        ahead = [partition_id for partition_id in self._ahead(found) if partition_id not in self._confirmed]
         if ahead:
             try:
                 answer = await self._agent.control.current_bounds(BoundsRequest(ahead), timeout_s=5.0)
@@ -299,16 +331,10 @@ class _Fetch:
         """The answer where all partitions are known, none has anything to read, and nothing changed meanwhile."""
         nothing = Slice([], 0, 0)
         rack_id = self._request.rack_id
-        answers = iter(
+        return self._response(
             [
                 self._answer(partition, wanted, nothing, reader_for(self._agent, partition, rack_id) if rack_id else -1)
                 for wanted, partition in found
-            ]
-        )
-        return FetchResponse(
-            [
-                FetchedTopic(name, topic_id, list(islice(answers, len(partitions))))
-                for name, topic_id, partitions in self._request.topics
             ]
         )
 
@@ -349,20 +375,26 @@ class _Fetch:
 
     # ── reading ──
 
-    async def _read(self) -> FetchResponse:
-        """Every partition that has something, at once: a consumer that is behind waits for one round of GETs."""
+    def _begin_all(self) -> list[FetchedPartition | _PartitionRead]:
         allowed = self._allowances()
-        begun = [
+        return [
             self._begin(self._topic(name, topic_id), wanted, next(allowed))
             for name, topic_id, partitions in self._request.topics
             for wanted in partitions
         ]
-        reads = [read for read in begun if not isinstance(read, FetchedPartition)]
+
+    async def _finish(self, begun: list[FetchedPartition | _PartitionRead]) -> FetchResponse:
+        """Every partition that has something, at once: a consumer that is behind waits for one round of GETs."""
+        reads = [self._read_partition(each) for each in begun if isinstance(each, _PartitionRead)]
         done = iter([await reads[0]] if len(reads) == 1 else await asyncio.gather(*reads))
-        answers = iter([next(done) if not isinstance(answer, FetchedPartition) else answer for answer in begun])
+        return self._response([next(done) if isinstance(each, _PartitionRead) else each for each in begun])
+
+    def _response(self, fetched: list[FetchedPartition]) -> FetchResponse:
+        """With the partitions in the order of the request."""
+        answers = iter(fetched)
         return FetchResponse(
             [
-                FetchedTopic(name, topic_id, [next(answers) for _ in partitions])
+                FetchedTopic(name, topic_id, list(islice(answers, len(partitions))))
                 for name, topic_id, partitions in self._request.topics
             ]
         )
@@ -388,15 +420,15 @@ class _Fetch:
         """Roughly, and where it is not known as many as are wanted."""
         if wanted.fetch_offset >= end_offset:
             return 0
-        tail = partition.tail_from(wanted.fetch_offset)
+        tail = partition.tail_from(wanted.fetch_offset, wanted.bytes_max)
         if tail is None:
             return wanted.bytes_max
         return min(sum(extent.length for extent, _ in tail if extent.base_offset < end_offset), wanted.bytes_max)
 
     def _begin(
         self, topic: TopicView | None, wanted: FetchPartition, bytes_max: int
-    ) -> FetchedPartition | Coroutine[Any, Any, FetchedPartition]:
-        """The answer, or the read that will give it."""
+    ) -> FetchedPartition | _PartitionRead:
+        """The answer, or the read that will give it where something has to be asked for."""
         index = wanted.partition_index
         if topic is None:
             unknown = ErrorCode.unknown_topic_id if self._by_id else ErrorCode.unknown_topic_or_partition
@@ -407,19 +439,31 @@ class _Fetch:
         error = self._range_error(wanted, partition)
         if error is not None:
             return FetchedPartition(index, error, log_start_offset=partition.log_start_offset)
-        preferred = reader_for(self._agent, partition, self._request.rack_id)
+        rack_id = self._request.rack_id
+        preferred = reader_for(self._agent, partition, rack_id) if rack_id else -1
         end_offset = self._readable_end(partition)
-        if preferred == -1 and wanted.fetch_offset < end_offset and bytes_max > 0:
-            return self._read_partition(partition, wanted, bytes_max, end_offset)
-        return self._answer(partition, wanted, Slice([], 0, wanted.fetch_offset), preferred)
+        if preferred != -1 or wanted.fetch_offset >= end_offset or bytes_max <= 0:
+            return self._answer(partition, wanted, Slice([], 0, wanted.fetch_offset), preferred)
+        read = _PartitionRead(partition, wanted, bytes_max, end_offset)
+        return self._read_at_hand(read) or read
 
-    async def _read_partition(
-        self, partition: PartitionView, wanted: FetchPartition, bytes_max: int, stable_offset: int
-    ) -> FetchedPartition:
-        """What was stable when the read began stays so: all of its transactions were decided, so that those of them
-        that were aborted can be told afterwards."""
+    def _read_at_hand(self, read: _PartitionRead) -> FetchedPartition | None:
+        partition, wanted, bytes_max, end_offset = read
+        limit_offset = end_offset if self._committed_only else OFFSET_MAX
+        try:
+            found = self._agent.reader.at_hand(partition, wanted.fetch_offset, bytes_max, limit_offset)
+        except DamagedExtent as problem:
+            return FetchedPartition(wanted.partition_index, self._read_error(problem, partition, wanted.fetch_offset))
+        if found is None:
+            return None
+        if not self._committed_only:
+            return self._answer(partition, wanted, found)
+        aborted = partition.aborted_within(wanted.fetch_offset, found.next_offset)
+        return None if aborted is None else self._answer_committed(read, found, aborted)
+
+    async def _read_partition(self, read: _PartitionRead) -> FetchedPartition:
+        partition, wanted, bytes_max, stable_offset = read
         offset, index = wanted.fetch_offset, wanted.partition_index
-        aborted: list[AbortedTransaction] | None = None
         try:
             if not self._committed_only:
                 return self._answer(partition, wanted, await self._agent.reader.read(partition, offset, bytes_max))
@@ -429,14 +473,19 @@ class _Fetch:
             return FetchedPartition(index, self._read_error(problem, partition, offset))
         if aborted is None:
             return FetchedPartition(index, ErrorCode.offset_out_of_range, log_start_offset=partition.log_start_offset)
-        return self._answer(partition, wanted, found)._replace(
-            last_stable_offset=stable_offset, aborted_transactions=aborted
+        return self._answer_committed(read, found, aborted)
+
+    def _answer_committed(self, read: _PartitionRead, found: Slice, aborted: list[tuple[int, int]]) -> FetchedPartition:
+        return self._answer(read.partition, read.wanted, found)._replace(
+            last_stable_offset=read.end_offset,
+            aborted_transactions=[AbortedTransaction(producer_id, offset) for producer_id, offset in aborted],
         )
 
     async def _aborted_within(
         self, partition: PartitionView, start_offset: int, end_offset: int
-    ) -> list[AbortedTransaction] | None:
-        """Aborted transactions with records in the range; None where the range is no longer there."""
+    ) -> list[tuple[int, int]] | None:
+        """Producer and first offset of aborted transactions with records in the range; None where the range is no
+        longer there."""
         known = partition.aborted_within(start_offset, end_offset)
         if known is None:
             request = FindAborted(partition.partition_id, start_offset, end_offset)
@@ -444,7 +493,7 @@ class _Fetch:
             if not found.known or found.bounds.log_start_offset > start_offset:
                 return None
             known = found.aborted
-        return [AbortedTransaction(producer_id, first_offset) for producer_id, first_offset in known]
+        return known
 
     def _answer(
         self, partition: PartitionView, wanted: FetchPartition, found: Slice, preferred: int = -1
