@@ -14,6 +14,9 @@ import pyarrow.parquet as pq
 Figures = dict[str, Any]
 RECORD_BYTES = 1024
 FILES = 4
+ROW_GROUP_ROWS = 16_384
+"""Spark's reader holds a whole one in memory. Were it all of a file, both tasks together would fill half of the heap, and
+what is measured would be the garbage collector, which then never comes to an end."""
 WARM_UPS = 2
 """Rounds that do not count: the JVM compiles what both ways run, and takes several rounds for it."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -27,7 +30,7 @@ def random_records(count: int, seed: int) -> pa.Table:
     return pa.table({"key": raw[:, :8].copy().view(np.int64)[:, 0], "value": values})
 
 
-def repartition(rows: int, runs: int) -> Figures:
+def repartition(rows: int, runs: int, warm_ups: int) -> Figures:
     """Elapsed and CPU time of `repartition` into nothing, beside the native one in the same session."""
     from braidlog.spark import create_session
     from braidlog.spark.shuffle import BlobShuffle
@@ -39,7 +42,13 @@ def repartition(rows: int, runs: int) -> Figures:
             (Path(folder) / "rows").mkdir()
             for number in range(FILES):
                 table = random_records(rows // FILES, number)
-                pq.write_table(table, f"{folder}/rows/{number}.parquet", compression="none", use_dictionary=False)
+                pq.write_table(
+                    table,
+                    f"{folder}/rows/{number}.parquet",
+                    compression="none",
+                    use_dictionary=False,
+                    row_group_size=ROW_GROUP_ROWS,
+                )
             df = session.read.parquet(f"{folder}/rows")
             shuffle = BlobShuffle(f"file://{folder}/store", compression="none")
             for partitions in (16, 200):
@@ -48,10 +57,10 @@ def repartition(rows: int, runs: int) -> Figures:
                     "blob": shuffle.repartition(df, partitions, "key"),
                 }
                 found: dict[str, list[tuple[float, float, int]]] = {name: [] for name in ways}
-                for run in range(WARM_UPS + runs):
+                for run in range(warm_ups + runs):
                     for name, way in ways.items():
                         measured = timed(session, way)
-                        if run >= WARM_UPS:
+                        if run >= warm_ups:
                             found[name].append(measured)
                 for number, what in enumerate(("elapsed", "cpu")):
                     taken = {name: [float(each[number]) for each in measures] for name, measures in found.items()}

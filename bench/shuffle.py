@@ -60,10 +60,13 @@ class Scale:
         self.seconds_min = 6.0 if quick else 12.0
         self.partition_factors = (3, 9) if quick else (3, 6, 9, 18)
         self.core_mib = 256 if quick else 1024
-        self.spark_rows = 100_000 if quick else 500_000
-        self.spark_runs = 2 if quick else 5
+        self.spark_rows = 100_000 if quick else 1_000_000
+        self.spark_runs = 2 if quick else 7
+        self.spark_warm_ups = 2 if quick else 4
         self.aggregate_batches = 4 if quick else 8
+        self.aggregate_runs = 2 if quick else 5
         self.fused_mb = 512 if quick else 2048
+        self.fused_runs = 2 if quick else 5
         self.executors = (1, 3) if quick else (1, 2, 3, 4)
         self.executors_s = 4.0 if quick else 10.0
         self.memory_gb = 1.0 if quick else 20.0
@@ -252,7 +255,7 @@ def core_seconds(core_mib: int, partitions: int) -> tuple[float, float]:
 def spark(scale: Scale) -> Figures:
     import _shuffle_spark
 
-    return _shuffle_spark.repartition(scale.spark_rows, scale.spark_runs)
+    return _shuffle_spark.repartition(scale.spark_rows, scale.spark_runs, scale.spark_warm_ups)
 
 
 def memory(scale: Scale) -> Figures:
@@ -279,13 +282,13 @@ def executors(scale: Scale) -> Figures:
 def aggregate(scale: Scale) -> Figures:
     import _shuffle_aggregate
 
-    return _shuffle_aggregate.aggregate(1_000_000, scale.aggregate_batches, scale.spark_runs)
+    return _shuffle_aggregate.aggregate(1_000_000, scale.aggregate_batches, scale.aggregate_runs)
 
 
 def fused(scale: Scale) -> Figures:
     import _shuffle_aggregate
 
-    return _shuffle_aggregate.fused(scale.fused_mb, scale.spark_runs)
+    return _shuffle_aggregate.fused(scale.fused_mb, scale.fused_runs)
 
 
 SCENARIOS: dict[str, Callable[[Scale], Figures]] = {

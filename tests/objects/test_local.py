@@ -11,6 +11,7 @@ import pytest
 from tests.fakes import FakeClock
 
 from braidlog.objects import local
+from braidlog.objects.files import DIRECT_BYTES_MIN
 from braidlog.objects.keys import InvalidKey
 from braidlog.objects.local import OWN_FOLDER, LocalStore
 from braidlog.objects.store import (
@@ -24,6 +25,7 @@ from braidlog.objects.store import (
     TornRead,
 )
 from braidlog.runtime.entropy import SeededEntropy
+from braidlog.writing.arena import Arena
 
 
 @pytest.fixture
@@ -352,3 +354,42 @@ async def test_a_range_can_be_read_in_the_callers_thread(store: LocalStore) -> N
         store.open_range("a/k", 5, 4)
     with pytest.raises(InvalidKey):
         store.open_range(f"{OWN_FOLDER}/lock", 0, 1)
+
+
+@pytest.mark.parametrize("trouble", ["", "open", "read"])
+async def test_large_ranges_are_read_past_the_page_cache_where_that_can_be(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    data = SeededEntropy(3).token(3 * DIRECT_BYTES_MIN + 777)
+    await store.put("large", data)
+    arena = Arena(free_bytes_max=0, region_bytes=4 << 20)
+    really_open = os.open
+
+    def open_buffered(path: str, flags: int, *more: int) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "not here")
+        return really_open(path, flags, *more)
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EINVAL, "not aligned enough")
+
+    if trouble == "open":
+        monkeypatch.setattr(os, "open", open_buffered)
+    elif trouble == "read":
+        monkeypatch.setattr(os, "preadv", refuse)
+    for start, end in [(0, len(data)), (1, len(data)), (4096, 4096 + DIRECT_BYTES_MIN), (5, 6), (777, len(data) - 1)]:
+        found = store.open_range("large", start, end, memory=arena.take).take()
+        assert found == data[start:end]
+        is_direct = not trouble and end - start >= DIRECT_BYTES_MIN
+        assert isinstance(found, memoryview) == is_direct
+
+
+async def test_a_file_that_shrinks_while_it_is_read_is_torn(store: LocalStore) -> None:
+    await store.put("large", bytes(3 * DIRECT_BYTES_MIN))
+    arena = Arena(free_bytes_max=0, region_bytes=4 << 20)
+    for left in (DIRECT_BYTES_MIN, DIRECT_BYTES_MIN + 5):
+        opened = store.open_range("large", 10, 2 * DIRECT_BYTES_MIN + 10, memory=arena.take)
+        os.truncate(store.url.removeprefix("file://") + "/large", left)
+        with pytest.raises(TornRead):
+            opened.take()
+        os.truncate(store.url.removeprefix("file://") + "/large", 3 * DIRECT_BYTES_MIN)

@@ -4,6 +4,7 @@ import errno
 import os
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from braidlog.spark.shuffle.batcher import Batcher, BatcherSettings
 from braidlog.spark.shuffle.debatcher import Debatcher, DebatcherSettings, Read, plan_reads
 from braidlog.spark.shuffle.local_debatcher import LocalDebatcher
 from braidlog.spark.shuffle.notifying import Notification
+from braidlog.writing.arena import Arena
 
 PARTITIONS = 7
 ROWS = 20_000
@@ -58,7 +60,11 @@ def never(read: Read) -> Bytes:
 def local(
     store: LocalStore, otherwise: Callable[[Read], Bytes] = never, clock: FakeClock | None = None
 ) -> LocalDebatcher:
-    return LocalDebatcher(store, DebatcherSettings(ahead_bytes_max=50_000), otherwise, clock=clock or FakeClock())
+    settings = DebatcherSettings(ahead_bytes_max=50_000)
+    memory = Arena(free_bytes_max=0, region_bytes=1 << 20).take
+    return LocalDebatcher(
+        store, settings, otherwise, clock=clock or FakeClock(), memory=memory, read_in=ThreadPoolExecutor(1)
+    )
 
 
 @pytest.mark.parametrize("kind", ["plain", "dictionary", "nested"])

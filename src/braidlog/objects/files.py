@@ -1,13 +1,22 @@
 """Reading files that are objects: whole ranges, and what went wrong in the words of a store."""
 
 import errno
+import fcntl
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from braidlog.objects.keys import InvalidKey
-from braidlog.objects.store import NotFound, StoreDenied, StoreError, StoreFull, StoreUnavailable, TornRead
+from braidlog.objects.store import Bytes, NotFound, StoreDenied, StoreError, StoreFull, StoreUnavailable, TornRead
+
+AlignedMemory: TypeAlias = Callable[[int], memoryview]
+"""Gives writable memory of a size, which begins at a page."""
+
+DIRECT_BYTES_MIN = 256 * 1024
+"""What is smaller goes through the page cache, which fetches what lies behind it along with it."""
+BLOCK_BYTES = 4096
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -59,15 +68,18 @@ def translated(error: OSError, key: str, root: str) -> Exception:
 class LocalRange:
     """Bytes [start, end) of an object, which are read in the thread of whoever takes them."""
 
-    __slots__ = ("_end", "_fd", "_key", "_root", "_start")
+    __slots__ = ("_end", "_fd", "_key", "_memory", "_root", "_start")
 
-    def __init__(self, path: str, key: str, root: str, start: int, end: int, *, soon: bool) -> None:
+    def __init__(
+        self, path: str, key: str, root: str, start: int, end: int, *, soon: bool, memory: AlignedMemory | None = None
+    ) -> None:
         if not 0 <= start <= end:
             raise ValueError(f"range [{start}, {end})")
         self._key, self._root, self._start, self._end = key, root, start, end
+        self._memory = None if soon or end - start < DIRECT_BYTES_MIN else memory
         self._fd = -1
         try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = self._open(path)
             size = _status(self._fd, path).st_size
             if end > size:
                 raise TornRead(f"{key} has {size} bytes, not {end}")
@@ -80,14 +92,47 @@ class LocalRange:
             self.close()
             raise
 
-    def take(self) -> bytes:
+    def _open(self, path: str) -> int:
+        flags = os.O_RDONLY | os.O_CLOEXEC
+        if self._memory is not None and hasattr(os, "O_DIRECT"):
+            try:
+                return os.open(path, flags | os.O_DIRECT)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+        self._memory = None  # this file system cannot
+        return os.open(path, flags)
+
+    def take(self) -> Bytes:
         """Once."""
         try:
+            if self._memory is not None:
+                try:
+                    return self._read_direct(self._memory)
+                except OSError as error:
+                    if error.errno != errno.EINVAL:
+                        raise
+                    # A file system that says so only now.
+                    fcntl.fcntl(self._fd, fcntl.F_SETFL, fcntl.fcntl(self._fd, fcntl.F_GETFL) & ~os.O_DIRECT)
             return read_range(self._fd, self._key, self._start, self._end)
         except OSError as error:
             raise translated(error, self._key, self._root) from error
         finally:
             self.close()
+
+    def _read_direct(self, memory: AlignedMemory) -> memoryview:
+        """Past the page cache, in whole blocks. What is read once needs no copy there: making room for it costs more
+        CPU than reading it."""
+        first = self._start - self._start % BLOCK_BYTES
+        wanted = self._end - first
+        blocks = memory(-(-wanted // BLOCK_BYTES) * BLOCK_BYTES)
+        filled = 0
+        while filled < wanted:
+            count = os.preadv(self._fd, [blocks[filled:]], first + filled)
+            filled += count
+            if filled < wanted and (count == 0 or filled % BLOCK_BYTES):
+                raise TornRead(f"{self._key} ended at {first + filled}, not at {self._end}")
+        return blocks[self._start - first : wanted].toreadonly()
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -20,7 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from braidlog.objects.files import LocalRange, open_file, read_range, translated
+from braidlog.objects.files import (
+    BLOCK_BYTES,
+    DIRECT_BYTES_MIN,
+    AlignedMemory,
+    LocalRange,
+    open_file,
+    read_range,
+    translated,
+)
 from braidlog.objects.keys import InvalidKey, check_key
 from braidlog.objects.store import (
     AlreadyExists,
@@ -41,8 +49,6 @@ T = TypeVar("T")
 OWN_FOLDER = ".braidlog"
 """Temporary files and the lock lie here. No key may begin with it."""
 THREADS_MAX = 8
-_BLOCK_BYTES = 4096
-_DIRECT_BYTES_MIN = 256 * 1024
 _DIRECT_CHUNK_BYTES = 1024 * 1024
 
 
@@ -110,10 +116,13 @@ class LocalStore:
 
         return await self._run(key, get_ranges)
 
-    def open_range(self, key: str, start: int, end: int, *, soon: bool = False) -> LocalRange:
+    def open_range(
+        self, key: str, start: int, end: int, *, soon: bool = False, memory: AlignedMemory | None = None
+    ) -> LocalRange:
         """For a caller that may wait for the disk in its own thread, which costs a tenth of the way through an event
-        loop. Errors are those of `get_range`. `soon`: the disk is asked for it at once, and not when it is taken."""
-        return LocalRange(self._path(key), key, self._root, start, end, soon=soon)
+        loop. Errors are those of `get_range`. `soon`: the disk is asked for it at once, and not when it is taken.
+        `memory`: large ranges are read into it past the page cache, unless they are wanted soon."""
+        return LocalRange(self._path(key), key, self._root, start, end, soon=soon, memory=memory)
 
     async def get_tail(self, key: str, length: int) -> Tail:
         path = self._path(key)
@@ -265,7 +274,7 @@ class LocalStore:
         data = memoryview(write.data)
         fd = self._open_own(write.temporary, os.O_WRONLY | os.O_EXCL)
         try:
-            written = self._write_direct(fd, data) if len(data) >= _DIRECT_BYTES_MIN else 0
+            written = self._write_direct(fd, data) if len(data) >= DIRECT_BYTES_MIN else 0
             while written < len(data):  # one write takes 2 GiB at most, and less where the disk is nearly full
                 written += os.write(fd, data[written:])
             os.utime(fd, ns=(write.modified_ns, write.modified_ns))
@@ -286,7 +295,7 @@ class LocalStore:
         if self._direct_flag == 0:
             return 0
         flags = fcntl.fcntl(fd, fcntl.F_GETFL)
-        end = len(data) - len(data) % _BLOCK_BYTES
+        end = len(data) - len(data) % BLOCK_BYTES
         written = 0
         try:
             fcntl.fcntl(fd, fcntl.F_SETFL, flags | self._direct_flag)
@@ -318,7 +327,7 @@ class LocalStore:
                     aligned[:length] = data[written : written + length]
                     taken = os.write(fd, aligned[:length])
                     written += taken
-                    if taken % _BLOCK_BYTES:
+                    if taken % BLOCK_BYTES:
                         break  # the rest is left to ordinary writes
         finally:
             self._aligned_buffers.append(buffer)

@@ -1,11 +1,13 @@
-"""The reduce side where the store is a folder: a task's own thread reads files, without an event loop in between."""
+"""The reduce side where the store is a folder: files are read without an event loop in between. Small ranges are read
+by the task's own thread, and large ones by another, while the task passes on what came before."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Executor, Future, wait
 
 import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
 
-from braidlog.objects.files import LocalRange
+from braidlog.objects.files import DIRECT_BYTES_MIN, AlignedMemory, LocalRange
 from braidlog.objects.local import LocalStore
 from braidlog.objects.store import Bytes, StoreError
 from braidlog.runtime.clock import Clock
@@ -14,22 +16,38 @@ from braidlog.spark.shuffle.debatcher import DebatcherSettings, Read, loss_is_to
 from braidlog.spark.shuffle.decoding import Decoder, Joiner
 from braidlog.spark.shuffle.notifying import Notification
 
-_SLOW_S = 0.002
-"""A disk that takes longer for a read is asked for the next ones before they are needed. One that does not is faster
-without."""
+_SLOW_S = 0.005
+_SLOW_BYTES_PER_S = 200e6
+"""A disk that takes longer for a read than both together is asked for the next ones before they are needed. One that
+does not is faster without."""
+
+
+_LARGE_AHEAD_MAX = 2
+"""Large reads under way beside the rows that are passed on, whether the disk is slow or not: in that time, another
+thread waits for it."""
 
 
 class LocalDebatcher:
     """Gives the same rows as `Debatcher`, in the same order and within the same bounds."""
 
     def __init__(
-        self, store: LocalStore, settings: DebatcherSettings, otherwise: Callable[[Read], Bytes], *, clock: Clock
+        self,
+        store: LocalStore,
+        settings: DebatcherSettings,
+        otherwise: Callable[[Read], Bytes],
+        *,
+        clock: Clock,
+        memory: AlignedMemory,
+        read_in: Executor,
     ) -> None:
-        """`otherwise` reads what cannot be read now: it is where retries are."""
+        """`otherwise` reads what cannot be read now: it is where retries are. Large reads are made by the one thread of
+        `read_in`, which alone takes `memory`."""
         self._store = store
         self._settings = settings
         self._otherwise = otherwise
         self._clock = clock
+        self._memory = memory
+        self._read_in = read_in
         self._decoder = Decoder()
         self._is_slow = False
 
@@ -45,7 +63,7 @@ class LocalDebatcher:
             yield left
 
     def _data(self, waiting: deque[Read]) -> Generator[tuple[Read, Bytes], None, None]:
-        ahead: deque[tuple[Read, LocalRange | None]] = deque()
+        ahead: deque[tuple[Read, LocalRange | Future[Bytes] | None]] = deque()
         ahead_bytes = 0
         try:
             while ahead or waiting:
@@ -58,42 +76,48 @@ class LocalDebatcher:
                 ahead_bytes -= read.end - read.start
         finally:
             for _, opened in ahead:
-                if opened is not None:
+                if isinstance(opened, Future):
+                    wait([opened])  # it closes its file itself
+                elif opened is not None:
                     opened.close()
 
     def _may_open(self, read: Read, ahead_count: int, ahead_bytes: int) -> bool:
         if ahead_count == 0:
             return True
         settings = self._settings
-        return (
-            self._is_slow
-            and ahead_count < settings.reads_in_flight_max
-            and ahead_bytes + read.end - read.start <= settings.ahead_bytes_max
-        )
+        ahead_max = settings.reads_in_flight_max if self._is_slow else _LARGE_AHEAD_MAX if _is_large(read) else 0
+        return ahead_count < ahead_max and ahead_bytes + read.end - read.start <= settings.ahead_bytes_max
 
-    def _open(self, read: Read) -> LocalRange | None:
+    def _open(self, read: Read) -> LocalRange | Future[Bytes] | None:
         with loss_is_told(read.key):
             try:
-                return self._store.open_range(read.key, read.start, read.end, soon=self._is_slow)
+                opened = self._store.open_range(read.key, read.start, read.end, soon=self._is_slow, memory=self._memory)
             except StoreError as error:
                 if error.remedy is not Remedy.RETRY:
                     raise
                 return None
+        return self._read_in.submit(opened.take) if _is_large(read) else opened
 
-    def _take(self, read: Read, opened: LocalRange | None) -> Bytes:
+    def _take(self, read: Read, opened: LocalRange | Future[Bytes] | None) -> Bytes:
         started_s = self._clock.monotonic_s()
         with loss_is_told(read.key):
             data = self._now(opened)
             if data is None:
                 data = self._otherwise(read)
-        if self._clock.monotonic_s() - started_s > _SLOW_S:
+        if self._clock.monotonic_s() - started_s > _SLOW_S + (read.end - read.start) / _SLOW_BYTES_PER_S:
             self._is_slow = True
         return data
 
-    def _now(self, opened: LocalRange | None) -> Bytes | None:
+    def _now(self, opened: LocalRange | Future[Bytes] | None) -> Bytes | None:
         try:
+            if isinstance(opened, Future):
+                return opened.result()
             return None if opened is None else opened.take()
         except StoreError as error:
             if error.remedy is not Remedy.RETRY:
                 raise
             return None
+
+
+def _is_large(read: Read) -> bool:
+    return read.end - read.start >= DIRECT_BYTES_MIN

@@ -192,7 +192,10 @@ def read_rows(plan: ShufflePlan, notifications: list[Notification]) -> Iterator[
         else:
             settings = plan.debatcher_settings
             again = partial(_again, plan, worker)
-            yield from LocalDebatcher(store, settings, again, clock=worker.clock).rows(notifications)
+            debatcher = LocalDebatcher(
+                store, settings, again, clock=worker.clock, memory=worker.read_memory.take, read_in=worker.read_in
+            )
+            yield from debatcher.rows(notifications)
 
 
 async def _read(

@@ -5,6 +5,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from braidlog.cache.layers import Layer
@@ -23,6 +24,7 @@ from braidlog.writing.arena import Arena
 T = TypeVar("T")
 
 _WORKERS_MAX = 8
+READ_MEMORY_BYTES = 16 * 1024 * 1024
 
 
 class Worker:
@@ -39,6 +41,9 @@ class Worker:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="braidlog-shuffle", daemon=True).start()
         self._arenas: dict[int, Arena] = {}
+        self.read_memory = Arena(free_bytes_max=READ_MEMORY_BYTES, region_bytes=READ_MEMORY_BYTES)
+        """For what is read of files, by the thread of `read_in`."""
+        self.read_in = ThreadPoolExecutor(1, thread_name_prefix="braidlog-read")
         self._layers: dict[tuple[ShuffleCache, str], Layer] = {}
         self._shared: dict[type[Any], Any] = {}
         self._store_url = store_url
@@ -108,6 +113,7 @@ class Worker:
         asyncio.run_coroutine_threadsafe(self._close(), self._loop)
 
     async def _close(self) -> None:
+        self.read_in.shutdown(wait=False)
         for service in self._services.values():
             await service.close()
         for layer in self._layers.values():
