@@ -15,8 +15,8 @@ Figures = dict[str, Any]
 RECORD_BYTES = 1024
 FILES = 4
 ROW_GROUP_ROWS = 16_384
-"""Spark's reader holds a whole one in memory. Were it all of a file, both tasks together would fill half of the heap, and
-what is measured would be the garbage collector, which then never comes to an end."""
+"""Spark's reader holds a whole one in memory. Were it all of a file, both tasks together would fill half of the heap,
+and what is measured would be the garbage collector, which then never comes to an end."""
 WARM_UPS = 2
 """Rounds that do not count: the JVM compiles what both ways run, and takes several rounds for it."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
