@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from crc32c import crc32c
 from tests.fakes import FakeClock
 
 from braidlog.cache.layers import StoreLayer
+from braidlog.objects.files import DIRECT_BYTES_MIN
 from braidlog.objects.local import LocalStore
 from braidlog.objects.store import Bytes
 from braidlog.runtime.entropy import SeededEntropy
@@ -123,6 +125,34 @@ async def test_a_slow_disk_is_asked_ahead_within_bounds_and_nothing_stays_open(s
     assert ahead <= 50_000 // min(each.length for each in notifications)
     reads.close()
     assert open_files() == before
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+async def test_large_ranges_are_read_ahead_and_nothing_stays_open(store: LocalStore) -> None:
+    notifications: list[Notification] = []
+    for number in range(5):
+        settings = BatcherSettings(f"job-{number}", compression="none")
+        batcher = Batcher(StoreLayer(store), settings, [""], clock=FakeClock(), entropy=SeededEntropy(number))
+        await batcher.add(columns("plain"), np.zeros(ROWS, dtype=np.int32))
+        await batcher.finish()
+        notifications += batcher.take_finished()
+    assert all(each.length >= DIRECT_BYTES_MIN for each in notifications)
+    before = open_files()
+    debatcher = LocalDebatcher(
+        store,
+        DebatcherSettings(),
+        never,
+        clock=FakeClock(),
+        memory=Arena(free_bytes_max=0, region_bytes=1 << 20).take,
+        read_in=ThreadPoolExecutor(1),
+    )
+    reads = debatcher._data(deque(plan_reads(notifications)))
+    taken = [next(reads) for _ in range(2)]
+    reads.close()
+    assert open_files() == before
+    # What was taken is not written over by what was read behind it.
+    for read, data in taken:
+        assert crc32c(data) == read.notifications[0].checksum
 
 
 async def test_what_cannot_be_read_now_is_read_otherwise(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
