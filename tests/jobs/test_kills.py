@@ -272,11 +272,6 @@ def check_state(found: dict[int, list[tuple[int, bytes | None, bytes | None]]], 
         assert told is None or told < 0 or left[place][0] == told
 
 
-@pytest.mark.timeout(600)
-def test_a_few_strikes(tmp_path: Path) -> None:
-    run(tmp_path, strikes=4, seed=1)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [2, 3])

@@ -417,10 +417,6 @@ def run_exactly_once(
         assert {value.decode() for value in everything.values()} == expected
 
 
-def test_exactly_once_with_some_kills(cluster: Cluster) -> None:
-    run_exactly_once(cluster, 2_000, 4, pause_s_max=0.5, timeout_s=150.0)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_exactly_once_over_100_000_records_with_random_kills(cluster: Cluster) -> None:
