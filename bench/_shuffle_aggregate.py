@@ -14,8 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from _cluster import Process
-from _shuffle_spark import WARM_UPS, cpu_s_of_all, ratio_of_rounds
+from _shuffle_spark import cpu_s_of_all, ratio_of_rounds
 
+WARM_UPS = 2
+"""Rounds that do not count: the JVM compiles what both ways run."""
 PARTITIONS = 16
 FUSED_PARTITIONS = 4
 """Of both ways. Left to itself, Spark joins small partitions; here it must not, so that both have as many."""

@@ -17,8 +17,6 @@ FILES = 4
 ROW_GROUP_ROWS = 16_384
 """Spark's reader holds a whole one in memory. Were it all of a file, both tasks together would fill half of the heap,
 and what is measured would be the garbage collector, which then never comes to an end."""
-WARM_UPS = 2
-"""Rounds that do not count: the JVM compiles what both ways run, and takes several rounds for it."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -31,7 +29,8 @@ def random_records(count: int, seed: int) -> pa.Table:
 
 
 def repartition(rows: int, runs: int, warm_ups: int) -> Figures:
-    """Elapsed and CPU time of `repartition` into nothing, beside the native one in the same session."""
+    """Elapsed and CPU time of `repartition` into nothing, beside the native one in the same session. The first rounds
+    are `warm_ups`, which do not count: the JVM compiles what both ways run, and takes several rounds for it."""
     from braidlog.spark import create_session
     from braidlog.spark.shuffle import BlobShuffle
 

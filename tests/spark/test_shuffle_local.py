@@ -4,8 +4,9 @@ import errno
 import os
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -59,13 +60,28 @@ def never(read: Read) -> Bytes:
     raise AssertionError(f"{read.key} was to be read at once")
 
 
+class CountingThread(ThreadPoolExecutor):
+    submitted = 0
+
+    def submit(self, *work: Any, **more: Any) -> Future[Any]:
+        self.submitted += 1
+        return super().submit(*work, **more)
+
+
 def local(
-    store: LocalStore, otherwise: Callable[[Read], Bytes] = never, clock: FakeClock | None = None
+    store: LocalStore,
+    otherwise: Callable[[Read], Bytes] = never,
+    clock: FakeClock | None = None,
+    ahead_bytes_max: int = 50_000,
+    read_in: Executor | None = None,
 ) -> LocalDebatcher:
-    settings = DebatcherSettings(ahead_bytes_max=50_000)
-    memory = Arena(free_bytes_max=0, region_bytes=1 << 20).take
     return LocalDebatcher(
-        store, settings, otherwise, clock=clock or FakeClock(), memory=memory, read_in=ThreadPoolExecutor(1)
+        store,
+        DebatcherSettings(ahead_bytes_max=ahead_bytes_max),
+        otherwise,
+        clock=clock or FakeClock(),
+        memory=Arena(free_bytes_max=0, region_bytes=1 << 20).take,
+        read_in=read_in or ThreadPoolExecutor(1),
     )
 
 
@@ -138,16 +154,10 @@ async def test_large_ranges_are_read_ahead_and_nothing_stays_open(store: LocalSt
         notifications += batcher.take_finished()
     assert all(each.length >= DIRECT_BYTES_MIN for each in notifications)
     before = open_files()
-    debatcher = LocalDebatcher(
-        store,
-        DebatcherSettings(),
-        never,
-        clock=FakeClock(),
-        memory=Arena(free_bytes_max=0, region_bytes=1 << 20).take,
-        read_in=ThreadPoolExecutor(1),
-    )
-    reads = debatcher._data(deque(plan_reads(notifications)))
+    thread = CountingThread(1)
+    reads = local(store, ahead_bytes_max=1 << 30, read_in=thread)._data(deque(plan_reads(notifications)))
     taken = [next(reads) for _ in range(2)]
+    assert thread.submitted == 3
     reads.close()
     assert open_files() == before
     # What was taken is not written over by what was read behind it.

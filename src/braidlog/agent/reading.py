@@ -63,9 +63,16 @@ class Reader:
 
     async def bytes_of(self, extent: IndexedExtent, stored: StoredObject) -> memoryview:
         """The batches of an extent, as they are stored."""
+        held = self._held(extent, stored)
+        if held is not None:
+            return held
+        return await self._cache.read(stored.key, stored.size, extent.position, extent.position + extent.length)
+
+    def _held(self, extent: IndexedExtent, stored: StoredObject) -> memoryview | None:
+        """The same, where it is in memory."""
         if extent.inline is not None:
             return memoryview(extent.inline)
-        return await self._cache.read(stored.key, stored.size, extent.position, extent.position + extent.length)
+        return self._cache.hit(stored.key, extent.position, extent.position + extent.length)
 
     def at_hand(
         self, partition: PartitionView, offset: int, bytes_max: int, end_offset: int = OFFSET_MAX
@@ -75,11 +82,7 @@ class Reader:
         for extent, stored in partition.tail_from(offset, bytes_max) or ():
             if (result.size_bytes >= bytes_max and result.buffers) or extent.base_offset >= end_offset:
                 break
-            data: memoryview | None
-            if extent.inline is not None:
-                data = memoryview(extent.inline)
-            else:
-                data = self._cache.hit(stored.key, extent.position, extent.position + extent.length)
+            data = self._held(extent, stored)
             if data is None:
                 return None
             if not append_batches(result, data, extent.base_offset, bytes_max, end_offset):

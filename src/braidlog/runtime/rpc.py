@@ -14,6 +14,7 @@ import asyncio
 import os
 import socket
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias, cast
 
@@ -49,7 +50,7 @@ class RemoteFailure(BraidError):
         self.remedy = remedy
 
 
-class _Frames(asyncio.Protocol):
+class _Frames(asyncio.Protocol, ABC):
     """Cuts the stream into frames, and gathers what one turn of the loop writes into one write."""
 
     def __init__(self, message_bytes_max: int) -> None:
@@ -93,8 +94,8 @@ class _Frames(asyncio.Protocol):
         left = len(received)
         self._needed_bytes = _LENGTH.unpack_from(received)[0] + _LENGTH.size if left >= _LENGTH.size else _HEAD.size
 
-    def frame_received(self, kind: int, number: int, rest: bytes) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def frame_received(self, kind: int, number: int, rest: bytes) -> None: ...
 
     def send(self, *parts: bytes) -> None:
         if not self._unsent:

@@ -20,8 +20,6 @@ _SLOW_S = 0.005
 _SLOW_BYTES_PER_S = 200e6
 """A disk that takes longer for a read than both together is asked for the next ones before they are needed. One that
 does not is faster without."""
-
-
 _LARGE_AHEAD_MAX = 2
 """Large reads under way beside the rows that are passed on, whether the disk is slow or not: in that time, another
 thread waits for it."""
@@ -85,7 +83,9 @@ class LocalDebatcher:
         if ahead_count == 0:
             return True
         settings = self._settings
-        ahead_max = settings.reads_in_flight_max if self._is_slow else _LARGE_AHEAD_MAX if _is_large(read) else 0
+        ahead_max = _LARGE_AHEAD_MAX if _is_large(read) else 0
+        if self._is_slow:
+            ahead_max = settings.reads_in_flight_max
         return ahead_count < ahead_max and ahead_bytes + read.end - read.start <= settings.ahead_bytes_max
 
     def _open(self, read: Read) -> LocalRange | Future[Bytes] | None:
