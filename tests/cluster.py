@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from braidlog.runtime.tunables import tuned
+
 # As long as a machine may take that has much else to do: nothing is slower for it where all goes well.
 START_S_MAX = 90.0
 STOP_S_MAX = 60.0
@@ -106,7 +108,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"},
+                env=tuned({**os.environ, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}),
             )
         if wait:
             self.wait_ready()

@@ -13,6 +13,7 @@ from typing import Any
 
 from braidlog.cli.errors import CommandError
 from braidlog.runtime.clock import Clock
+from braidlog.runtime.tunables import tuned
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
@@ -35,7 +36,8 @@ class BraidProcess:
         """Start it. `wait_ready` tells when it can be used."""
         self._ready_path.unlink(missing_ok=True)
         command = [sys.executable, "-m", "braidlog.cli.main", *self.arguments, "--ready-file", str(self._ready_path)]
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("BRAIDLOG_")}
+        # Tuned from the start, it need not start twice.
+        environ = tuned({name: value for name, value in os.environ.items() if not name.startswith("BRAIDLOG_")})
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ, start_new_session=True

@@ -23,6 +23,9 @@ from braidlog.cli import (
 from braidlog.cli.errors import report
 from braidlog.cli.options import Config, Format, Set
 from braidlog.cli.output import OutputFormat, emit, emit_fields, emit_rows
+from braidlog.runtime.tunables import restart_tuned
+
+MOVES_MEGABYTES = frozenset({"up", "agent", "shard"})
 
 app = typer.Typer(
     name="braid",
@@ -143,6 +146,8 @@ def version(format: Format = OutputFormat.TEXT) -> None:
 
 def main() -> None:
     """Run the command, and turn what goes wrong into two lines and an exit code."""
+    if sys.argv[1:2] and sys.argv[1] in MOVES_MEGABYTES:
+        restart_tuned()
     code = _run()
     try:
         sys.stdout.flush()
