@@ -7,7 +7,7 @@ to be touched between two sends but the sequence of an idempotent producer.
 import time
 from struct import Struct
 
-from crc32c import crc32c
+from fastcrc.crc32 import iscsi as crc32c
 
 from braidlog.records.batch import CRC_START, HEADER_BYTES
 from braidlog.records.record import Record, encode_batch

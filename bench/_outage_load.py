@@ -11,7 +11,7 @@ from datetime import timedelta
 from struct import Struct
 from typing import Any
 
-from crc32c import crc32c
+from fastcrc.crc32 import iscsi as crc32c
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32Timedelta
 

@@ -86,7 +86,7 @@ class Partition:
         return int(seen.sum())
 
     def read(self, extent: BenchExtent) -> memoryview:
-        from crc32c import crc32c
+        from fastcrc.crc32 import iscsi as crc32c
 
         started_s = time.process_time()
         data = self._template.copy()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from struct import Struct
 
-from crc32c import crc32c
+from fastcrc.crc32 import iscsi as crc32c
 
 from braidlog.records.batch import CODEC_MASK, CRC_START, HEADER_BYTES, MAGIC, PREFIX_BYTES, BatchHeader
 from braidlog.records.placing import write_base_offset

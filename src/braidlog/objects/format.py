@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from crc32c import crc32c
+from fastcrc.crc32 import iscsi as crc32c
 
 from braidlog.objects.layout import ARROW_STREAM, KAFKA_BATCHES, ExtentEntry, Footer
 from braidlog.objects.store import Bytes, Store

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
-from crc32c import crc32c
+from fastcrc.crc32 import iscsi as crc32c
 from kio.schema.errors import ErrorCode
 
 from braidlog.records.batch import (

@@ -23,7 +23,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
 
-from crc32c import crc32c
+from fastcrc.crc32 import iscsi as crc32c
 from kio.schema.errors import ErrorCode
 
 from braidlog.records.codec import CODEC_MAX, Codec

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from crc32c import crc32c
+from fastcrc.crc32 import iscsi as crc32c
 from kio.schema.errors import ErrorCode
 
 from braidlog.records.batch import CODEC_MASK, CRC_START, HEADER_BYTES, RECORD_BYTES_MIN

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from crc32c import crc32c
+from fastcrc.crc32 import iscsi as crc32c
 from kio.schema.errors import ErrorCode
 
 from braidlog.records.batch import (

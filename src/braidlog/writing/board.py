@@ -20,7 +20,7 @@ from enum import Enum
 from math import inf
 from typing import NamedTuple
 
-import crc32c
+from fastcrc.crc32 import iscsi as crc32c
 
 from braidlog.objects.store import Bytes
 from braidlog.scheduling.loads import ShardLoad
@@ -297,7 +297,7 @@ class Ring:
         middle, end = start + len(description), start + size_bytes
         self._arena[start:middle] = description
         self._arena[middle:end] = records
-        checksum = crc32c.crc32c(records, crc32c.crc32c(description))
+        checksum = crc32c(records, crc32c(description))
         slot = self._slot(ticket)
         self._words[(slot + _PULLED_AT) // 8] = -1
         self._words[(slot + _CLEAR_AT) // 8] = ticket if clear else -1
@@ -332,7 +332,7 @@ class Ring:
         if found != ticket or length > MESSAGE_BYTES_MAX:
             return None
         end = self._slot(ticket) + _MESSAGE_AT + length
-        if crc32c.crc32c(self._slots[at + 4 : end]) != _CHECKSUM.unpack_from(self._slots, at)[0]:
+        if crc32c(self._slots[at + 4 : end]) != _CHECKSUM.unpack_from(self._slots, at)[0]:
             return None
         message = bytes(self._slots[end - length : end]).decode(errors="replace") if length else None
         return Outcome(error_code, base_offset, log_start_offset, message)
@@ -358,7 +358,7 @@ class Ring:
         if found != ticket or start + described + recorded > self.arena_bytes:
             return None
         copy = bytes(self._arena[start : start + described + recorded])
-        if crc32c.crc32c(copy) != checksum or self._words[slot // 8] != ticket:
+        if crc32c(copy) != checksum or self._words[slot // 8] != ticket:
             return None
         return copy[:described], memoryview(copy)[described:]
 
@@ -391,5 +391,5 @@ class Ring:
             _OUTCOME.pack(ticket, outcome.error_code, outcome.base_offset, outcome.log_start_offset, len(message))
             + message
         )
-        whole = _CHECKSUM.pack(crc32c.crc32c(packed)) + packed
+        whole = _CHECKSUM.pack(crc32c(packed)) + packed
         self._slots[slot + _OUTCOME_AT : slot + _OUTCOME_AT + len(whole)] = whole

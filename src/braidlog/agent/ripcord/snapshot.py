@@ -12,7 +12,7 @@ import zlib
 from dataclasses import dataclass
 
 import msgspec
-from crc32c import crc32c
+from fastcrc.crc32 import iscsi as crc32c
 
 from braidlog.agent.view import ClusterView
 from braidlog.control.interface import AgentInfo, ClientQuota, FeedPosition, Snapshot, TopicInfo

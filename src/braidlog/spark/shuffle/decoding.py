@@ -1,7 +1,7 @@
 """Extents of a batch into rows, checked. Pure."""
 
 import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
-from crc32c import crc32c
+from fastcrc.crc32 import iscsi as crc32c
 
 from braidlog.spark.errors import DataLoss
 from braidlog.spark.shuffle.notifying import Notification

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
-from crc32c import crc32c
+from fastcrc.crc32 import iscsi as crc32c
 
 from braidlog.objects.format import encode_tail
 from braidlog.objects.layout import ARROW_STREAM, ExtentEntry, Footer

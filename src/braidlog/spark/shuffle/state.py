@@ -20,7 +20,7 @@ from struct import Struct
 
 import msgspec
 import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
-from crc32c import crc32c
+from fastcrc.crc32 import iscsi as crc32c
 
 from braidlog.objects.store import AlreadyExists, Bytes, NotFound, Store
 from braidlog.spark.errors import DataLoss, JobError
