@@ -4,7 +4,7 @@
     python bench/log.py --quick                 under a minute
 
 CPU is user plus system time of Braidlog's processes; the client's is not counted. A GB is 1e9 bytes of records.
-Every figure is the median of three runs after a warm-up. README.md says what each one means.
+Every figure is the median of five runs after a warm-up. README.md says what each one means.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from _load import (
 from _sequencer import EXTENTS_PER_OBJECT, Committed, SequencerLoad
 from braidlog import __version__
 
-RUNS = 3
+RUNS = 5
 GB = 1e9
 MB = 1e6
 
@@ -52,6 +52,7 @@ BATCH_VALUE_BYTES = BATCH_RECORDS * RECORD_VALUE_BYTES
 TOPIC = "bench"
 WARM_UP_BATCHES = 280
 """Enough to fill the agent's cache: only then does a broker stop growing."""
+MEMORY_WARM_UPS = 2
 
 QUICK_SWEEPS = {
     "write_epoch_interval_s": "1",
@@ -76,7 +77,7 @@ Figures = dict[str, Any]
 
 
 class Scale:
-    """How much is done. All runs of a scenario share a broker, so three of them must fit into memory."""
+    """How much is done. All runs of a scenario share a broker, so all of them must fit into memory."""
 
     def __init__(self, quick: bool) -> None:
         self.produce_batches = 240 if quick else 750
@@ -339,12 +340,15 @@ def produce_to_memory(scale: Scale) -> Figures:
             create_topic(address, f"memory-{generation}", PARTITIONS)
 
         # Each deletion takes some seconds. Where there is no time for so many, one makes room for all runs.
-        for run in range(RUNS):
-            if run and not scale.is_quick:
+        if scale.is_quick:
+            for _ in range(RUNS):
+                fill()
+            make_room()
+        else:
+            for _ in range(MEMORY_WARM_UPS):
+                fill()
                 make_room()
             fill()
-        if scale.is_quick:
-            make_room()
         medians = median_of_runs(broker, fill, before=None if scale.is_quick else make_room)
         fresh_bytes = scale.memory_batches * len(batch)
         return {

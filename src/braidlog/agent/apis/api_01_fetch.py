@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from kio.schema.errors import ErrorCode
@@ -19,19 +19,15 @@ from braidlog.agent.fetch_sessions import (
     answered,
 )
 from braidlog.agent.parked import Found, Parked, RepeatedFetch, RepeatedFetches
-from braidlog.agent.placement import reader_for
+from braidlog.agent.partition_answers import PartitionAnswers, PartitionRead
 from braidlog.agent.quotas import CONSUMER_BYTE_RATE
-from braidlog.agent.reading import OFFSET_MAX, DamagedExtent, ExtentGone, Slice
-from braidlog.agent.view import PartitionView, TopicView
-from braidlog.control.interface import BoundsRequest, FindAborted, PartitionBounds
-from braidlog.objects.store import StoreError
+from braidlog.agent.view import TopicView
+from braidlog.control.interface import BoundsRequest
 from braidlog.runtime.errors import BraidError
 from braidlog.runtime.tasks import TaskGroup
 from braidlog.wire.fetch import (
-    AbortedTransaction,
     FetchedPartition,
     FetchedTopic,
-    FetchPartition,
     FetchRequest,
     FetchResponse,
     read_fetch_request,
@@ -82,18 +78,6 @@ def _wait_s(request: FetchRequest) -> float:
     return min(max(request.wait_ms_max, 0), WAIT_MS_MAX) / 1000
 
 
-class _PartitionRead(NamedTuple):
-    """What is yet to be read of a partition.
-
-    What was stable when the read began stays so: all of its transactions were decided, so that those of them that were
-    aborted can be told afterwards."""
-
-    partition: PartitionView
-    wanted: FetchPartition
-    bytes_max: int
-    end_offset: int
-
-
 class _Fetch:
     """One fetch request, from its arrival to its answer."""
 
@@ -118,9 +102,9 @@ class _Fetch:
         self._frame = frame
         self._opens_session = opens_session
         self._by_id = header.api_version >= IDS_FROM
-        self._committed_only = request.isolation_level == 1
-        self._confirmed: dict[int, PartitionBounds] = {}
-        """Bounds that the control plane told, where the view seemed to be behind the consumer."""
+        self._answers = PartitionAnswers(
+            agent, committed_only=request.isolation_level == 1, by_id=self._by_id, rack_id=request.rack_id
+        )
         self._deadline_s = agent.clock.monotonic_s() + _wait_s(request)
 
     def refuse_while_away(self) -> bool:
@@ -307,13 +291,13 @@ class _Fetch:
     async def _confirm_bounds(self, found: Found) -> None:
         """An offset past what this agent knows may be right: another agent may have been quicker to hear of it. So
         "out of range" is only ever said on the control plane's word."""
-        ahead = [partition_id for partition_id in self._ahead(found) if partition_id not in self._confirmed]
+        ahead = [partition_id for partition_id in self._ahead(found) if partition_id not in self._answers.confirmed]
         if ahead:
             try:
                 answer = await self._agent.control.current_bounds(BoundsRequest(ahead), timeout_s=5.0)
             except BraidError:
                 return
-            self._confirmed.update({bounds.partition_id: bounds for bounds in answer.bounds})
+            self._answers.confirmed.update({bounds.partition_id: bounds for bounds in answer.bounds})
 
     def _bytes_ready(self, found: Found) -> int | None:
         """A rough count of the bytes that could be sent now; None where an error is to be told at once."""
@@ -321,33 +305,15 @@ class _Fetch:
         for wanted, partition in found:
             if wanted.fetch_offset == partition.high_watermark and wanted.current_leader_epoch <= 0:
                 continue  # it waits at the end, as nearly all do in an idle system
-            if self._range_error(wanted, partition) is not None:
+            if self._answers.range_error(wanted, partition) is not None:
                 return None
-            ready += self._available_bytes(wanted, partition, self._readable_end(partition))
+            ready += self._answers.available_bytes(wanted, partition)
         asked = sum(len(topic.partitions) for topic in self._request.topics)
         return ready if len(found) == asked and asked > 0 else None
 
     def _nothing_new(self, found: Found) -> FetchResponse:
         """The answer where all partitions are known, none has anything to read, and nothing changed meanwhile."""
-        nothing = Slice([], 0, 0)
-        rack_id = self._request.rack_id
-        return self._response(
-            [
-                self._answer(partition, wanted, nothing, reader_for(self._agent, partition, rack_id) if rack_id else -1)
-                for wanted, partition in found
-            ]
-        )
-
-    def _range_error(self, wanted: FetchPartition, partition: PartitionView) -> int | None:
-        if wanted.current_leader_epoch > 0:
-            return ErrorCode.unknown_leader_epoch
-        if wanted.fetch_offset < partition.log_start_offset:
-            return ErrorCode.offset_out_of_range
-        if wanted.fetch_offset > partition.high_watermark:
-            confirmed = self._confirmed.get(partition.partition_id)
-            if confirmed is not None and wanted.fetch_offset > confirmed.high_watermark:
-                return ErrorCode.offset_out_of_range
-        return None
+        return self._response([self._answers.nothing_new(partition, wanted) for wanted, partition in found])
 
     async def _wait_change(self, found: Found, timeout_s: float) -> bool:
         """Wait until one of the partitions changes; False if none did in time."""
@@ -375,19 +341,19 @@ class _Fetch:
 
     # ── reading ──
 
-    def _begin_all(self) -> list[FetchedPartition | _PartitionRead]:
+    def _begin_all(self) -> list[FetchedPartition | PartitionRead]:
         allowed = self._allowances()
         return [
-            self._begin(self._topic(name, topic_id), wanted, next(allowed))
+            self._answers.begin(self._topic(name, topic_id), wanted, next(allowed))
             for name, topic_id, partitions in self._request.topics
             for wanted in partitions
         ]
 
-    async def _finish(self, begun: list[FetchedPartition | _PartitionRead]) -> FetchResponse:
+    async def _finish(self, begun: list[FetchedPartition | PartitionRead]) -> FetchResponse:
         """Every partition that has something, at once: a consumer that is behind waits for one round of GETs."""
-        reads = [self._read_partition(each) for each in begun if isinstance(each, _PartitionRead)]
+        reads = [self._answers.read(each) for each in begun if isinstance(each, PartitionRead)]
         done = iter([await reads[0]] if len(reads) == 1 else await asyncio.gather(*reads))
-        return self._response([next(done) if isinstance(each, _PartitionRead) else each for each in begun])
+        return self._response([next(done) if isinstance(each, PartitionRead) else each for each in begun])
 
     def _response(self, fetched: list[FetchedPartition]) -> FetchResponse:
         """With the partitions in the order of the request."""
@@ -409,110 +375,5 @@ class _Fetch:
                 yield allowance
                 if topic is not None and 0 <= wanted.partition_index < len(topic.partitions):
                     partition = topic.partitions[wanted.partition_index]
-                    available = self._available_bytes(wanted, partition, self._readable_end(partition))
+                    available = self._answers.available_bytes(wanted, partition)
                     budget_bytes -= min(allowance, available)
-
-    def _readable_end(self, partition: PartitionView) -> int:
-        return partition.last_stable_offset if self._committed_only else partition.high_watermark
-
-    @staticmethod
-    def _available_bytes(wanted: FetchPartition, partition: PartitionView, end_offset: int) -> int:
-        """Roughly, and where it is not known as many as are wanted."""
-        if wanted.fetch_offset >= end_offset:
-            return 0
-        tail = partition.tail_from(wanted.fetch_offset, wanted.bytes_max)
-        if tail is None:
-            return wanted.bytes_max
-        return min(sum(extent.length for extent, _ in tail if extent.base_offset < end_offset), wanted.bytes_max)
-
-    def _begin(
-        self, topic: TopicView | None, wanted: FetchPartition, bytes_max: int
-    ) -> FetchedPartition | _PartitionRead:
-        """The answer, or the read that will give it where something has to be asked for."""
-        index = wanted.partition_index
-        if topic is None:
-            unknown = ErrorCode.unknown_topic_id if self._by_id else ErrorCode.unknown_topic_or_partition
-            return FetchedPartition(index, unknown)
-        if not 0 <= index < len(topic.partitions):
-            return FetchedPartition(index, ErrorCode.unknown_topic_or_partition)
-        partition = topic.partitions[index]
-        error = self._range_error(wanted, partition)
-        if error is not None:
-            return FetchedPartition(index, error, log_start_offset=partition.log_start_offset)
-        rack_id = self._request.rack_id
-        preferred = reader_for(self._agent, partition, rack_id) if rack_id else -1
-        end_offset = self._readable_end(partition)
-        if preferred != -1 or wanted.fetch_offset >= end_offset or bytes_max <= 0:
-            return self._answer(partition, wanted, Slice([], 0, wanted.fetch_offset), preferred)
-        read = _PartitionRead(partition, wanted, bytes_max, end_offset)
-        return self._read_at_hand(read) or read
-
-    def _read_at_hand(self, read: _PartitionRead) -> FetchedPartition | None:
-        partition, wanted, bytes_max, end_offset = read
-        limit_offset = end_offset if self._committed_only else OFFSET_MAX
-        try:
-            found = self._agent.reader.at_hand(partition, wanted.fetch_offset, bytes_max, limit_offset)
-        except DamagedExtent as problem:
-            return FetchedPartition(wanted.partition_index, self._read_error(problem, partition, wanted.fetch_offset))
-        if found is None:
-            return None
-        if not self._committed_only:
-            return self._answer(partition, wanted, found)
-        aborted = partition.aborted_within(wanted.fetch_offset, found.next_offset)
-        return None if aborted is None else self._answer_committed(read, found, aborted)
-
-    async def _read_partition(self, read: _PartitionRead) -> FetchedPartition:
-        partition, wanted, bytes_max, stable_offset = read
-        offset, index = wanted.fetch_offset, wanted.partition_index
-        try:
-            if not self._committed_only:
-                return self._answer(partition, wanted, await self._agent.reader.read(partition, offset, bytes_max))
-            found = await self._agent.reader.read(partition, offset, bytes_max, stable_offset)
-            aborted = await self._aborted_within(partition, offset, found.next_offset)
-        except (StoreError, BraidError, DamagedExtent, ExtentGone) as problem:
-            return FetchedPartition(index, self._read_error(problem, partition, offset))
-        if aborted is None:
-            return FetchedPartition(index, ErrorCode.offset_out_of_range, log_start_offset=partition.log_start_offset)
-        return self._answer_committed(read, found, aborted)
-
-    def _answer_committed(self, read: _PartitionRead, found: Slice, aborted: list[tuple[int, int]]) -> FetchedPartition:
-        return self._answer(read.partition, read.wanted, found)._replace(
-            last_stable_offset=read.end_offset,
-            aborted_transactions=[AbortedTransaction(producer_id, offset) for producer_id, offset in aborted],
-        )
-
-    async def _aborted_within(
-        self, partition: PartitionView, start_offset: int, end_offset: int
-    ) -> list[tuple[int, int]] | None:
-        """Producer and first offset of aborted transactions with records in the range; None where the range is no
-        longer there."""
-        known = partition.aborted_within(start_offset, end_offset)
-        if known is None:
-            request = FindAborted(partition.partition_id, start_offset, end_offset)
-            found = await self._agent.control.find_aborted(request, timeout_s=5.0)
-            if not found.known or found.bounds.log_start_offset > start_offset:
-                return None
-            known = found.aborted
-        return known
-
-    def _answer(
-        self, partition: PartitionView, wanted: FetchPartition, found: Slice, preferred: int = -1
-    ) -> FetchedPartition:
-        end_offset = max(partition.high_watermark, found.next_offset) if found.buffers else partition.high_watermark
-        return FetchedPartition(
-            wanted.partition_index,
-            ErrorCode.none,
-            high_watermark=end_offset,
-            last_stable_offset=end_offset if partition.first_unstable_offset < 0 else partition.first_unstable_offset,
-            log_start_offset=partition.log_start_offset,
-            aborted_transactions=[] if self._committed_only else None,
-            preferred_read_replica=preferred,
-            records=found.buffers,
-        )
-
-    def _read_error(self, problem: Exception, partition: PartitionView, offset: int) -> int:
-        log.warning("read failed", partition_id=partition.partition_id, offset=offset, error=str(problem))
-        if isinstance(problem, DamagedExtent):
-            return ErrorCode.corrupt_message
-        # Retriable, so that the consumer stays where it is and asks again.
-        return ErrorCode.kafka_storage_error
