@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import structlog
 from kio.schema.errors import ErrorCode
 
-from braidlog.agent.sequencing import commit_until
+from braidlog.agent.sequencing import REPEATED, commit_until
 from braidlog.agent.unsequenced import Partition, Unsequenced
 from braidlog.control.interface import CommitObject, ControlPlane
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
-from braidlog.runtime.errors import BraidError, ControlUnavailable, DeadlineExceeded
+from braidlog.runtime.errors import BraidError
 from braidlog.runtime.tasks import TaskGroup
 from braidlog.writing.request import Draft
 
@@ -91,11 +91,12 @@ class LazySequencing:
             is_sequenced = verdict.error_code == ErrorCode.none
             if not is_sequenced:
                 log.error("a journal's file was refused", key=request.key, reason=verdict.error_message)
-        except (ControlUnavailable, DeadlineExceeded) as error:
-            # Counted, and not told of each: in an outage there are dozens a second.
-            log.debug("a journal's file is left to be replayed", key=request.key, error=str(error))
         except BraidError as error:
-            log.error("a journal's file was refused", key=request.key, error=str(error), help=error.help)
+            if error.remedy in REPEATED:
+                # Counted, and not told of each: in an outage there are dozens a second.
+                log.debug("a journal's file is left to be replayed", key=request.key, error=str(error))
+            else:
+                log.error("a journal's file was refused", key=request.key, error=str(error), help=error.help)
         finally:
             self._pending_bytes -= len(request.footer)
             self._sequenced += is_sequenced

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from braidlog.control.interface import CommitObject, ControlPlane, ObjectVerdict
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
-from braidlog.runtime.errors import BraidError, ControlAway, ControlUnavailable, DeadlineExceeded
+from braidlog.runtime.errors import BraidError, ControlAway, ControlUnavailable, DeadlineExceeded, Remedy
 from braidlog.runtime.tasks import TaskGroup
 from braidlog.writing.pulling import OrderLost
 from braidlog.writing.request import Draft
@@ -22,11 +22,14 @@ TakeOver: TypeAlias = Callable[[Draft], Awaitable[bool]]
 BACKOFF_S_FIRST = 0.05
 BACKOFF_S_MAX = 2.0
 
+REPEATED = frozenset({Remedy.RETRY, Remedy.CHECK_OUTCOME})
+
 
 async def commit_until(
     control: ControlPlane, request: CommitObject, clock: Clock, entropy: Entropy, *, deadline_s: float
 ) -> ObjectVerdict:
-    """Commits are idempotent by object, so a commit without an answer is repeated until its deadline."""
+    """Commits are idempotent by object, so one that got no answer, or may succeed later, is repeated until its
+    deadline."""
     backoff_s = BACKOFF_S_FIRST
     while True:
         remaining_s = deadline_s - clock.monotonic_s()
@@ -36,9 +39,9 @@ async def commit_until(
             return await control.commit_object(request, timeout_s=max(remaining_s / 2, 0.001))
         except ControlAway:
             raise  # it would be known if it were back
-        except (ControlUnavailable, DeadlineExceeded):
+        except BraidError as error:
             pause_s = entropy.uniform(0.0, backoff_s)
-            if clock.monotonic_s() + pause_s >= deadline_s:
+            if error.remedy not in REPEATED or clock.monotonic_s() + pause_s >= deadline_s:
                 raise
             await clock.sleep(pause_s)
             backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
@@ -82,7 +85,10 @@ class Sequencing:
             draft.fail(ErrorCode.not_enough_replicas, f"it was not sequenced: {error}")
         except BraidError as error:
             log.error("object refused", key=draft.key, error=str(error), help=error.help)
-            draft.fail(ErrorCode.unknown_server_error, f"the control plane refused the object: {error}")
+            # A producer gives up what it is told not to send again, and whatever ails the metadata is not its fault.
+            is_final = error.remedy is Remedy.FIX_INPUT
+            code = ErrorCode.unknown_server_error if is_final else ErrorCode.not_enough_replicas_after_append
+            draft.fail(code, f"the control plane refused the object: {error}")
         except asyncio.CancelledError:
             draft.fail(ErrorCode.not_enough_replicas_after_append, "the agent is stopping")
             raise

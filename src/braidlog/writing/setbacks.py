@@ -29,7 +29,6 @@ _SENT_AGAIN = frozenset(
             ErrorCode.not_enough_replicas,
             ErrorCode.not_enough_replicas_after_append,
             ErrorCode.kafka_storage_error,
-            ErrorCode.unknown_server_error,
         ),
     )
 )
