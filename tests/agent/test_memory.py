@@ -1,5 +1,8 @@
 """The memory budget: bounded, fair, and never stuck."""
 
+import asyncio
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,3 +51,35 @@ def test_everything_is_granted_in_order_and_the_limit_holds(sizes: list[int]) ->
         budget.release(held.pop(0))
     assert order == list(range(len(sizes)))
     assert budget.used_bytes == 0
+
+
+async def test_who_gives_up_takes_no_room_and_holds_up_nobody() -> None:
+    budget = MemoryBudget(100)
+    assert budget.try_acquire(60)
+    large, small = asyncio.ensure_future(budget.acquire(80)), asyncio.ensure_future(budget.acquire(30))
+    await asyncio.sleep(0)
+    assert budget.waiting == 2
+    large.cancel()
+    await small
+    assert (budget.used_bytes, budget.waiting) == (90, 0)
+
+
+async def test_room_that_was_granted_to_who_gives_up_meanwhile_is_given_back() -> None:
+    budget = MemoryBudget(100)
+    assert budget.try_acquire(60)
+    waiting = asyncio.ensure_future(budget.acquire(80))
+    await asyncio.sleep(0)
+    budget.release(60)  # granted, but not heard of yet
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert (budget.used_bytes, budget.waiting) == (0, 0)
+    waiting = asyncio.ensure_future(budget.acquire(200))
+    await waiting
+    later = asyncio.ensure_future(budget.acquire(80))
+    await asyncio.sleep(0)
+    later.cancel()
+    budget.release(200)  # the other way round
+    with pytest.raises(asyncio.CancelledError):
+        await later
+    assert (budget.used_bytes, budget.waiting) == (0, 0)

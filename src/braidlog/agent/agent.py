@@ -90,6 +90,7 @@ class Agent:
         self.incarnation = entropy.token(8).hex()
         self.view = ClusterView()
         self.memory = MemoryBudget(settings.memory_budget_bytes)
+        self.answer_memory = MemoryBudget(settings.response_budget_bytes)
         self.zone_cache = ZoneCache(self) if settings.cache_listen is not None else None
         neighbours = self.zone_cache.neighbours if self.zone_cache is not None else None
         self.cache = BlockCache(store, bytes_max=settings.cache_bytes, neighbours=neighbours)

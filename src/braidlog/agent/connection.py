@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 import structlog
 
 from braidlog.agent.quotas import ANONYMOUS
+from braidlog.agent.stalls import Progress
 from braidlog.objects.store import Bytes
 from braidlog.runtime.buffers import unzeroed
 from braidlog.runtime.limits import FRAME_BYTES_MAX
@@ -35,12 +36,38 @@ _LENGTH = Struct(">i")
 class ResponseSlot:
     """A response's place in the line. Filled in any order, sent in the order of the requests."""
 
-    __slots__ = ("connection", "framed", "held_bytes")
+    __slots__ = ("answer_bytes", "connection", "framed", "held_bytes", "turn")
 
     def __init__(self, connection: "KafkaConnection", held_bytes: int) -> None:
         self.connection = connection
         self.held_bytes = held_bytes
+        """Of the request."""
+        self.answer_bytes = 0
+        """Room that was taken for the response."""
+        self.turn: asyncio.Future[None] | None = None
+        """Set by who waits until all responses before this one are sent."""
         self.framed: list[Bytes] | None = None
+
+    def try_take_room(self, answer_bytes: int) -> bool:
+        """Room for a large response, if there is any and its turn has come. It is given back when the response is sent.
+
+        Only the first in line takes room. What others took, they could not give back before the first is sent, and that
+        one might wait for just this room.
+        """
+        connection = self.connection
+        if not connection.is_first(self) or not connection.answer_memory.try_acquire(answer_bytes):
+            return False
+        self.answer_bytes = answer_bytes
+        return True
+
+    async def take_room(self, answer_bytes: int) -> None:
+        """The same, as soon as possible."""
+        connection = self.connection
+        if not connection.is_first(self):
+            self.turn = asyncio.get_running_loop().create_future()
+            await self.turn
+        await connection.answer_memory.acquire(answer_bytes)
+        self.answer_bytes = answer_bytes
 
     def fill(self, buffers: list[Bytes]) -> None:
         """Send this response (without its length, which is added here) as soon as its turn has come. An empty list is
@@ -66,6 +93,7 @@ class ResponseSlot:
 class KafkaConnection(asyncio.BufferedProtocol):
     def __init__(self, dispatcher: "Dispatcher") -> None:
         self._dispatcher = dispatcher
+        self.answer_memory = dispatcher.answer_memory
         self._transport: asyncio.Transport | None = None
         self._receive = bytearray(RECEIVE_BYTES)
         self._receive_view = memoryview(self._receive)
@@ -75,6 +103,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """The large frame that is being read, in a buffer of its own."""
         self._frame_filled = 0
         self._slots: deque[ResponseSlot] = deque()
+        self._leaving_bytes = 0
+        """Room for responses that are on their way to a client that is slow to take them."""
         self._waiting_for_memory = False
         self._writing_paused = False
         self._reading_paused = False
@@ -104,6 +134,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         connection: socket.socket | None = transport.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a client's machine may just be gone
             leave_unpaced(connection)
         self._dispatcher.connected(self)
 
@@ -117,8 +148,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._frame = None
         for slot in self._slots:
             if slot.framed is not None:
-                self._dispatcher.memory.release(slot.held_bytes)
-                slot.held_bytes = 0
+                self._let_go(slot)
+            elif slot.turn is not None and not slot.turn.done():
+                slot.turn.set_result(None)
+        self.answer_memory.release(self._leaving_bytes)
+        self._leaving_bytes = 0
         if self.repeated_fetches is not None:
             self.repeated_fetches.leave()
         self._dispatcher.disconnected(self)
@@ -129,6 +163,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._writing_paused = False
+        leaving_bytes, self._leaving_bytes = self._leaving_bytes, 0
+        self.answer_memory.release(leaving_bytes)
         self._adjust_reading()
         self._send_ready()
 
@@ -219,8 +255,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def slot_filled(self, slot: ResponseSlot, *, at_once: bool = False) -> None:
         if self.is_closed:
-            self._dispatcher.memory.release(slot.held_bytes)
-            slot.held_bytes = 0
+            self._let_go(slot)
             return
         # Responses that become ready in the same turn of the event loop go out in one write.
         if self._flush_handle is None and self._slots[0].framed is not None:
@@ -236,14 +271,22 @@ class KafkaConnection(asyncio.BufferedProtocol):
         slots = self._slots
         was_full = len(slots) >= REQUESTS_IN_FLIGHT_MAX
         out: list[Bytes] = []
-        released = 0
+        released = leaving = 0
         while slots and (framed := slots[0].framed) is not None and not self._writing_paused:
             slot = slots.popleft()
             released += slot.held_bytes
-            slot.held_bytes = 0
+            leaving += slot.answer_bytes
+            slot.held_bytes = slot.answer_bytes = 0
             out += framed
         if out:
             self._write(out)
+        if leaving:
+            if self._writing_paused:
+                self._leaving_bytes += leaving
+            else:
+                self.answer_memory.release(leaving)
+        if slots and (turn := slots[0].turn) is not None and not turn.done() and not self._writing_paused:
+            turn.set_result(None)
         if was_full:
             self._adjust_reading()
         if released:
@@ -259,7 +302,22 @@ class KafkaConnection(asyncio.BufferedProtocol):
         else:
             transport.writelines(out)
 
+    def _let_go(self, slot: ResponseSlot) -> None:
+        """Of a response that nobody will get."""
+        self._dispatcher.memory.release(slot.held_bytes)
+        self.answer_memory.release(slot.answer_bytes)
+        slot.held_bytes = slot.answer_bytes = 0
+
+    def is_first(self, slot: ResponseSlot) -> bool:
+        """Whether it would be sent at once, if it were there. To nobody, where the connection is closed."""
+        return self.is_closed or (not self._writing_paused and self._slots[0] is slot)
+
     # ── flow ──
+
+    def progress(self) -> Progress:
+        transport = self._transport
+        unsent_bytes = transport.get_write_buffer_size() if transport is not None and self._leaving_bytes else 0
+        return Progress(self._frame, self._frame_filled, unsent_bytes)
 
     def _adjust_reading(self) -> None:
         if self._transport is None or self.is_closed:
@@ -303,10 +361,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if not self._slots:
             self.close("")
 
-    def close(self, reason: str) -> None:
-        if self._transport is None or self._transport.is_closing():
+    def close(self, reason: str, *, at_once: bool = False) -> None:
+        """What is on its way out still goes out, unless it is `at_once`."""
+        if self._transport is None or (self._transport.is_closing() and not at_once):
             return
         if reason:
             log.warning("connection closed", peer=self.peer_host, reason=reason)
         self.is_closed = True
-        self._transport.close()
+        if at_once:
+            self._transport.abort()
+        else:
+            self._transport.close()

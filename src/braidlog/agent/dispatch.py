@@ -17,6 +17,7 @@ from braidlog.agent.apis import (
 from braidlog.agent.apis.registry import COLD_APIS
 from braidlog.agent.connection import KafkaConnection, ResponseSlot
 from braidlog.agent.context import RequestContext
+from braidlog.agent.stalls import Stalls
 from braidlog.runtime.errors import BraidError
 from braidlog.runtime.limits import CONNECTIONS_MAX
 from braidlog.runtime.tasks import TaskGroup
@@ -48,8 +49,10 @@ class Dispatcher:
     def __init__(self, agent: "Agent") -> None:
         self._agent = agent
         self.memory = agent.memory
+        self.answer_memory = agent.answer_memory
         self._tasks = TaskGroup("requests")
         self._connections: dict[KafkaConnection, None] = {}
+        self._stalls = Stalls(lambda: self._connections, self.memory, self.answer_memory)
         self._drained: asyncio.Future[None] | None = None
         self.requests = dict.fromkeys(API_VERSIONS, 0)
         """How many there were, by API key."""
@@ -91,6 +94,7 @@ class Dispatcher:
         for connection in list(self._connections):
             connection.close("")
         await self._tasks.cancel_all()
+        self._stalls.close()
 
     # ── requests ──
 

@@ -1,16 +1,19 @@
-"""The admit stage's memory budget: past it the agent stops reading sockets. Nothing is dropped, nothing grows."""
+"""Memory budgets: past them sockets are not read and answers are not made. Nothing is dropped, nothing grows."""
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 
 
 class MemoryBudget:
-    """Bytes of requests that the agent holds, from their arrival until they are answered."""
+    """Bytes that the agent holds: of requests until they are answered, or of answers until they are sent."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self._used_bytes = 0
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self.on_waiting: Callable[[], None] = lambda: None
+        """Called when somebody has to wait."""
 
     @property
     def used_bytes(self) -> int:
@@ -30,6 +33,25 @@ class MemoryBudget:
     def acquire_later(self, size_bytes: int, granted: Callable[[], None]) -> None:
         """Call `granted` once the room is taken, first come first served."""
         self._waiting.append((size_bytes, granted))
+        self.on_waiting()
+
+    async def acquire(self, size_bytes: int) -> None:
+        """Return once the room is taken. Who gives up meanwhile has taken none."""
+        if self.try_acquire(size_bytes):
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = (size_bytes, lambda: None if turn.done() else turn.set_result(None))
+        self._waiting.append(waiting)
+        self.on_waiting()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+                self.release(0)  # whoever stood behind it may fit
+            else:
+                self.release(size_bytes)
+            raise
 
     def release(self, size_bytes: int) -> None:
         self._used_bytes -= size_bytes

@@ -44,6 +44,8 @@ class AgentMeters(Collector):
                 "Connections that are not read for want of memory.",
                 agent.memory.waiting,
             ),
+            ("response_memory_bytes", "Fetched records held until they are sent.", agent.answer_memory.used_bytes),
+            ("fetches_waiting_for_memory", "Fetches that wait for memory.", agent.answer_memory.waiting),
             ("backlog_bytes", "Records that wait for an upload.", batcher.backlog_bytes),
             ("uploads_in_flight", "Uploads under way.", batcher.drafts_in_flight),
             ("node_id", "This agent's node id.", agent.node_id),

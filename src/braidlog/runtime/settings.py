@@ -137,6 +137,8 @@ class AgentSettings(CommonSettings):
     """How many uploads run at the same time; with several shards, how many of each group of them."""
     memory_budget_bytes: Size = Field(512 * MIB, ge=16 * MIB, examples=["512MiB"])
     """Bytes of produced records held until they are acknowledged. At the limit, sockets are no longer read."""
+    response_budget_bytes: Size = Field(1024 * MIB, ge=16 * MIB, examples=["1GiB"])
+    """Bytes of fetched records held until they are sent. At the limit, fetches wait for clients that take theirs."""
     cache_bytes: Size = Field(256 * MIB, examples=["256MiB"])
     """Memory for what was written or read lately."""
     cache_listen: CacheListen = Field("auto", examples=["0.0.0.0:9600"])

@@ -105,6 +105,7 @@ class _Fetch:
         self._answers = PartitionAnswers(
             agent, committed_only=request.isolation_level == 1, by_id=self._by_id, rack_id=request.rack_id
         )
+        self._bytes_max = min(max(request.bytes_max, 1), RESPONSE_BYTES_MAX)
         self._deadline_s = agent.clock.monotonic_s() + _wait_s(request)
 
     def refuse_while_away(self) -> bool:
@@ -138,13 +139,16 @@ class _Fetch:
         return True
 
     def answer_at_once(self) -> bool:
-        """Read without a task what is in memory, as it is for whoever keeps up. False: there is not enough yet, or it
-        is not known how much there is."""
+        """Read without a task what is in memory, as it is for whoever keeps up. False: there is not enough yet, it is
+        not known how much there is, or there is no room for it."""
         found = self._partitions()
         if self._ahead(found):
             return False
         ready = self._bytes_ready(found)
         if ready is not None and ready < self._request.bytes_min:
+            return False
+        answer_bytes = self._answer_bytes(found, ready)
+        if answer_bytes and not self._slot.try_take_room(answer_bytes):
             return False
         with self._errors_told():
             begun = self._begin_all()
@@ -263,7 +267,16 @@ class _Fetch:
                 if ready == 0:
                     return self._nothing_new(found)
                 break
+        answer_bytes = self._answer_bytes(found, ready)
+        if answer_bytes:
+            await self._slot.take_room(answer_bytes)
         return await self._finish(self._begin_all())
+
+    def _answer_bytes(self, found: Found, ready: int | None) -> int:
+        """About how many there will be in the answer."""
+        if ready is None:
+            ready = sum(self._answers.available_bytes(wanted, partition) for wanted, partition in found)
+        return min(ready, self._bytes_max)
 
     def _topic(self, name: str, topic_id: bytes) -> TopicView | None:
         view = self._agent.view
@@ -367,7 +380,7 @@ class _Fetch:
 
     def _allowances(self) -> Iterator[int]:
         """How many bytes each partition may have, in the order of the request, until the response is full."""
-        budget_bytes = min(max(self._request.bytes_max, 1), RESPONSE_BYTES_MAX)
+        budget_bytes = self._bytes_max
         for name, topic_id, partitions in self._request.topics:
             topic = self._topic(name, topic_id)
             for wanted in partitions:

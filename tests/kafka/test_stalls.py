@@ -1,0 +1,126 @@
+"""Clients that hold an agent's memory and do nothing with it do not hold up the others."""
+
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, Message, Producer
+from tests.cluster import wait_until
+from tests.kafka.in_process import InProcessBraidlog
+from tests.kafka.raw import Peer, frame, header
+from tests.kafka.topics import create_topic
+
+from braidlog.agent import stalls
+
+MIB = 1024 * 1024
+BUDGET_BYTES = 16 * MIB
+FETCH, FETCH_VERSION = 1, 4
+PIPELINED = 24
+
+
+@pytest.fixture
+def braidlog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcessBraidlog]:
+    """With little memory, and with an eye on it that is quicker than usual."""
+    monkeypatch.setattr(stalls, "LOOK_INTERVAL_S", 0.2)
+    settings = {"memory_budget_bytes": BUDGET_BYTES, "response_budget_bytes": BUDGET_BYTES, "cache_bytes": BUDGET_BYTES}
+    with InProcessBraidlog(tmp_path, **settings) as running:
+        yield running
+
+
+@pytest.fixture
+def connect(braidlog: InProcessBraidlog) -> Iterator[Callable[[], Peer]]:
+    peers: list[Peer] = []
+
+    def connect() -> Peer:
+        peers.append(Peer(braidlog.bootstrap))
+        return peers[-1]
+
+    yield connect
+    for peer in peers:
+        peer.socket.close()
+
+
+def produce(bootstrap: str, topic: str, count: int, value: bytes) -> None:
+    """Each record in a batch of its own."""
+    failed: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failed.append(error)
+
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "batch.num.messages": 1})
+    for _ in range(count):
+        producer.produce(topic, value, partition=0, on_delivery=delivered)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    assert not failed
+
+
+def fetch(topic: str, offset: int, bytes_max: int) -> bytes:
+    """Of the first partition, for records that are there already."""
+    body = struct.pack(">iiiib", -1, 100, 1, bytes_max, 0)
+    name = struct.pack(">ih", 1, len(topic)) + topic.encode()
+    return frame(header(FETCH, FETCH_VERSION) + body + name + struct.pack(">iiqi", 1, 0, offset, bytes_max))
+
+
+def test_requests_that_never_arrive(braidlog: InProcessBraidlog, connect: Callable[[], Peer]) -> None:
+    topic = create_topic(braidlog.bootstrap)
+    peers = [connect() for _ in range(8)]
+    for peer in peers:
+        peer.send(struct.pack(">i", 90 * MIB) + header(0, 7))
+    wait_until(lambda: braidlog.agent.memory.waiting == len(peers) - 1, what="the budget is taken")
+    produce(braidlog.bootstrap, topic, 1, b"served all the same")
+    for peer in peers:
+        assert peer.is_closed()
+    wait_until(lambda: braidlog.agent.memory.used_bytes == 0, what="all is given back")
+
+
+def test_a_slow_request_among_others_is_left_alone(braidlog: InProcessBraidlog, connect: Callable[[], Peer]) -> None:
+    """As long as it moves, and where nobody needs its memory even if it does not."""
+    topic = create_topic(braidlog.bootstrap)
+    peer = connect()
+    peer.send(struct.pack(">i", 2 * MIB) + header(18, 0))
+    produce(braidlog.bootstrap, topic, 200, bytes(64 * 1024))
+    assert braidlog.agent.memory.used_bytes >= 2 * MIB
+    assert braidlog.agent.dispatcher.connections >= 1
+    peer.send(bytes(2 * MIB - len(header(18, 0))))
+    assert peer.read_frame()[:4] == struct.pack(">i", 7)
+
+
+@pytest.mark.parametrize("batch_bytes", [4_000, 400_000], ids=["small batches", "large batches"])
+def test_responses_that_nobody_takes(
+    braidlog: InProcessBraidlog, connect: Callable[[], Peer], batch_bytes: int
+) -> None:
+    topic = create_topic(braidlog.bootstrap)
+    produce(braidlog.bootstrap, topic, 24 * MIB // batch_bytes, bytes(batch_bytes))
+    budget = braidlog.agent.answer_memory
+    deaf = [connect() for _ in range(4)]
+    for peer in deaf:
+        peer.send(fetch(topic, 0, 12 * MIB) * PIPELINED)
+    wait_until(lambda: budget.waiting, what="the budget is taken")
+    assert budget.used_bytes <= BUDGET_BYTES
+    # The deaf are not closed for being deaf, but for being in the way: all of these are answered.
+    for _ in range(4):
+        listener = connect()
+        listener.send(fetch(topic, 0, 12 * MIB))
+        assert len(listener.read_frame()) > 11 * MIB
+        listener.socket.close()
+    for peer in deaf:
+        peer.socket.close()
+    wait_until(lambda: budget.used_bytes == 0 and not budget.waiting, what="all is given back")
+
+
+def test_pipelined_fetches_are_answered_in_their_order(
+    braidlog: InProcessBraidlog, connect: Callable[[], Peer]
+) -> None:
+    topic = create_topic(braidlog.bootstrap)
+    produce(braidlog.bootstrap, topic, 300, bytes(40_000))
+    peer = connect()
+    peer.send(b"".join(fetch(topic, offset, MIB) for offset in range(PIPELINED)))
+    for offset in range(PIPELINED):
+        answer = peer.read_frame()
+        # Behind correlation id, throttle time, one topic, and one partition up to its records.
+        records_position = 4 + 4 + 4 + 2 + len(topic) + 4 + 4 + 2 + 8 + 8 + 4 + 4
+        assert struct.unpack_from(">q", answer, records_position)[0] == offset
+    wait_until(lambda: braidlog.agent.answer_memory.used_bytes == 0, what="all is given back")
