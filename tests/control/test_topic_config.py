@@ -87,6 +87,16 @@ def test_settings_without_configs() -> None:
     assert got.topic_type == "classic"
 
 
+def test_the_compression_level_is_that_of_the_topics_codec() -> None:
+    levels = {"compression.gzip.level": "2", "compression.lz4.level": "4", "compression.zstd.level": "-7"}
+    chosen = {"gzip": 2, "lz4": 4, "zstd": -7, "snappy": None, "uncompressed": None, "producer": None}
+    defaults = {"gzip": None, "lz4": 9, "zstd": 3}
+    for codec, level in chosen.items():
+        assert effective_settings({"compression.type": codec, **levels}, {}).compression_level == level
+        assert effective_settings({"compression.type": codec}, levels).compression_level == level
+        assert effective_settings({"compression.type": codec}, {}).compression_level == defaults.get(codec)
+
+
 @pytest.mark.parametrize(
     ("topic", "cluster", "retention_ms"),
     [

@@ -7,7 +7,12 @@ import aiokafka
 import confluent_kafka
 import pytest
 from tests.kafka.clients import CLIENTS, CODECS, PYTHON_CLIENTS, KafkaClient, Record, has_kcat, without_place
+from tests.kafka.stored import stored_batches
 from tests.kafka.topics import admin_client, error_name, unique_name
+
+from braidlog.records.batch import HEADER_BYTES
+from braidlog.records.codec import CODEC_NAMES, Codec, compress
+from braidlog.records.record import decode_batch, read_payload
 
 NewTopic = Callable[..., str]
 
@@ -77,6 +82,28 @@ def test_log_append_time_is_stamped_by_the_broker(codec: str, bootstrap: str, ne
         found = CLIENTS[name].consume(bootstrap, topic, 20)
         assert [record.value for record in found] == [b"%d" % i for i in range(20)]
         assert all(before_ms <= (record.timestamp_ms or 0) <= after_ms for record in found), name
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_where_the_log_stamps_its_own_time_the_producers_may_be_any(
+    codec: str, bootstrap: str, new_topic: NewTopic
+) -> None:
+    now_ms = int(time.time() * 1000)
+    times_ms = [1000, now_ms, now_ms + 1_000_000_000]
+    bounds = {"message_timestamp_before_max_ms": 60_000, "message_timestamp_after_max_ms": 60_000}
+    topic = new_topic(message_timestamp_type="LogAppendTime", **bounds)
+    kept = new_topic(**bounds)
+    for place, time_ms in enumerate(times_ms):
+        record = Record(b"value", timestamp_ms=time_ms)
+        assert CLIENTS["confluent"].produce(bootstrap, topic, [record], codec=codec) == [place]
+        if time_ms != now_ms:
+            with pytest.raises(confluent_kafka.KafkaException) as caught:
+                CLIENTS["confluent"].produce(bootstrap, kept, [record], codec=codec)
+            assert error_name(caught.value) == "INVALID_TIMESTAMP"
+    assert all(
+        abs((record.timestamp_ms or 0) - now_ms) < 600_000
+        for record in CLIENTS["confluent"].consume(bootstrap, topic, len(times_ms))
+    )
 
 
 @pytest.mark.parametrize("name", PYTHON_CLIENTS)
@@ -173,13 +200,51 @@ async def test_idempotent_producers_of_aiokafka(bootstrap: str, new_topic: NewTo
     assert [(report.partition, report.offset) for report in reports] == [(i % 2, i // 2) for i in range(500)]
 
 
-def test_a_topic_with_a_codec_of_its_own(bootstrap: str, new_topic: NewTopic) -> None:
+@pytest.mark.parametrize(("wanted", "sent"), [("gzip", "zstd"), ("uncompressed", "lz4"), ("snappy", "none")])
+def test_a_topic_with_a_codec_of_its_own(wanted: str, sent: str, bootstrap: str, new_topic: NewTopic) -> None:
     """A topic may choose the codec itself: batches are recompressed, and read by everybody."""
-    topic = new_topic(compression_type="gzip")
+    topic = new_topic(compression_type=wanted)
     records = some_records(50)
-    CLIENTS["confluent"].produce(bootstrap, topic, records, codec="zstd")
+    CLIENTS["confluent"].produce(bootstrap, topic, records, codec=sent)
+    batches = stored_batches(bootstrap, topic)
+    assert {header.codec for header, _ in batches} == {CODEC_NAMES[wanted.replace("uncompressed", "none")]}
+    found = [record for _, batch in batches for record in decode_batch(batch, bytes_max=1 << 20)]
+    assert [record.value for record in found] == [record.value for record in records]
     for name in PYTHON_CLIENTS:
         assert without_place(CLIENTS[name].consume(bootstrap, topic, 50)) == records
+
+
+@pytest.mark.parametrize(("codec", "level"), [("gzip", 1), ("lz4", 12), ("zstd", 19)])
+def test_a_topic_with_a_level_of_its_own(codec: str, level: int, bootstrap: str, new_topic: NewTopic) -> None:
+    topic = new_topic(compression_type=codec, **{f"compression_{codec}_level": level})
+    records = [Record(b" ".join(b"%d" % (number * number % 9973) for number in range(i, i + 500))) for i in range(50)]
+    CLIENTS["confluent"].produce(bootstrap, topic, records)
+    for header, batch in stored_batches(bootstrap, topic):
+        assert header.codec is CODEC_NAMES[codec]
+        payload = read_payload(batch, header, bytes_max=1 << 20)
+        assert batch[HEADER_BYTES:] == compress(header.codec, payload, level=level)
+        assert batch[HEADER_BYTES:] != compress(header.codec, payload)
+    for name in PYTHON_CLIENTS:
+        assert without_place(CLIENTS[name].consume(bootstrap, topic, 50)) == records
+
+
+@pytest.mark.parametrize(("wanted", "sent"), [("uncompressed", "gzip"), ("snappy", "zstd")])
+def test_a_batch_that_is_too_large_as_its_topic_wants_it(
+    wanted: str, sent: str, bootstrap: str, new_topic: NewTopic
+) -> None:
+    topic = new_topic(compression_type=wanted, max_message_bytes=500_000)
+    with pytest.raises(confluent_kafka.KafkaException) as caught:
+        CLIENTS["confluent"].produce(bootstrap, topic, [Record(bytes(15_000_000))], codec=sent)
+    assert error_name(caught.value) == "MSG_SIZE_TOO_LARGE"
+    assert CLIENTS["confluent"].produce(bootstrap, topic, [Record(bytes(400_000))], codec=sent) == [0]
+
+
+def test_a_batch_may_decompress_to_more_than_the_limit(bootstrap: str, new_topic: NewTopic) -> None:
+    topic = new_topic(compression_type="gzip", max_message_bytes=100_000)
+    value = bytes(5_000_000)
+    assert CLIENTS["confluent"].produce(bootstrap, topic, [Record(value)], codec="zstd") == [0]
+    assert [header.codec for header, _ in stored_batches(bootstrap, topic)] == [Codec.GZIP]
+    assert [record.value for record in CLIENTS["confluent"].consume(bootstrap, topic, 1)] == [value]
 
 
 def test_a_compacted_topic_needs_keys(bootstrap: str, new_topic: NewTopic) -> None:

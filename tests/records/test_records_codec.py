@@ -1,6 +1,8 @@
 """Records and codecs: round trips, hostile bytes, and what other clients write and read."""
 
+import random
 import struct
+import tracemalloc
 import warnings
 
 import pytest
@@ -12,8 +14,8 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from braidlog.records.batch import TimestampType, read_header, validate_batches
-from braidlog.records.codec import CODEC_NAMES, Codec, compress, decompress
-from braidlog.records.errors import InvalidBatch
+from braidlog.records.codec import CODEC_NAMES, Codec, compress, decompress, decompressed_bytes_bound
+from braidlog.records.errors import InvalidBatch, RecordsTooLarge
 from braidlog.records.marker import Marker, MarkerType, decode_marker, encode_marker
 from braidlog.records.record import Record, decode_batch, encode_batch, first_null_key, recompress
 
@@ -29,6 +31,8 @@ record_parts = st.tuples(
     st.integers(0, 1 << 45), blobs, blobs, st.lists(st.tuples(st.text(max_size=5), blobs), max_size=2).map(tuple)
 )
 codecs = pytest.mark.parametrize("codec", Codec)
+LEVELS = {Codec.GZIP: (1, 9), Codec.LZ4: (1, 12), Codec.ZSTD: (1, 19)}
+"""A low one and a high one, of the codecs that have levels."""
 
 
 def decode(batch: bytes, bytes_max: int = BYTES_MAX) -> list[Record]:
@@ -43,7 +47,7 @@ def test_what_is_encoded_is_decoded(codec: Codec, parts: list[tuple], base_offse
     batch = encode_batch(records, codec=codec, base_offset=base_offset)
     assert decode(batch) == records
     for other in Codec:
-        again = recompress(memoryview(batch), other, bytes_max=BYTES_MAX)
+        again = recompress(memoryview(batch), other, batch_bytes_max=BYTES_MAX, bytes_max=BYTES_MAX)
         assert read_header(memoryview(again)).codec is other
         assert decode(again) == records
     nulls = [index for index, record in enumerate(records) if record.key is None]
@@ -95,11 +99,84 @@ def test_codecs_round_trip(codec: Codec, data: bytes) -> None:
 @codecs
 def test_decompression_stops_at_the_limit(codec: Codec) -> None:
     bomb = compress(codec, bytes(1_000_000))
-    with pytest.raises(InvalidBatch) as caught:
+    with pytest.raises(RecordsTooLarge, match="decompress to more than") as caught:
         decompress(codec, bomb, bytes_max=999_999)
     assert caught.value.error_code is ErrorCode.invalid_record
     with pytest.raises(InvalidBatch):
         decode(encode_batch([Record(0, 0, None, bytes(1_000_000))], codec=codec), bytes_max=10_000)
+
+
+@codecs
+def test_compression_stops_at_the_limit(codec: Codec) -> None:
+    data = random.Random(1).randbytes(1_000_000)
+    with pytest.raises(RecordsTooLarge, match="more than 400000 bytes"):
+        compress(codec, data, bytes_max=400_000)
+    packed = compress(codec, data)
+    assert compress(codec, data, bytes_max=len(packed)) == packed
+    with pytest.raises(RecordsTooLarge):
+        compress(codec, data, bytes_max=len(packed) - 1)
+
+
+@codecs
+def test_no_data_is_compressed_better_than_its_bound(codec: Codec) -> None:
+    for length in (1, 1_000, 10_000_000):
+        for level in (None, *LEVELS.get(codec, ())):
+            packed = compress(codec, bytes(length), level=level)
+            assert length <= decompressed_bytes_bound(codec, len(packed))
+
+
+@pytest.mark.parametrize("codec", LEVELS)
+def test_higher_levels_compress_better(codec: Codec) -> None:
+    source = random.Random(1)
+    data = b" ".join(b"%d" % source.randrange(3000) ** 2 for _ in range(40_000))
+    low, high = (compress(codec, data, level=level) for level in LEVELS[codec])
+    assert len(high) < 0.95 * len(low)
+    for packed in (low, high):
+        assert decompress(codec, packed, bytes_max=len(data)) == data
+    default_level = {Codec.GZIP: 6, Codec.LZ4: 9, Codec.ZSTD: 3}[codec]
+    assert compress(codec, data, level=default_level) == compress(codec, data)
+    for reader in (AiokafkaBatch, KafkaPythonBatch):
+        sent = memoryview(encode_batch(RECORDS))
+        batch = recompress(sent, codec, level=LEVELS[codec][1], batch_bytes_max=BYTES_MAX, bytes_max=BYTES_MAX)
+        assert [record.value for record in reader(bytearray(batch))] == [record.value for record in RECORDS]
+
+
+@codecs
+def test_a_recompressed_batch_is_within_the_limit_or_refused(codec: Codec) -> None:
+    source = Codec.GZIP if codec is not Codec.GZIP else Codec.LZ4
+    batch = memoryview(encode_batch(RECORDS, codec=source))
+    again = recompress(batch, codec, batch_bytes_max=BYTES_MAX, bytes_max=BYTES_MAX)
+    assert recompress(batch, codec, batch_bytes_max=len(again), bytes_max=BYTES_MAX) == again
+    with pytest.raises(InvalidBatch, match=f"is over the limit of {len(again) - 1}") as caught:
+        recompress(batch, codec, batch_bytes_max=len(again) - 1, bytes_max=BYTES_MAX)
+    assert caught.value.error_code is ErrorCode.message_too_large
+    with pytest.raises(RecordsTooLarge, match="decompress to more than 10000 bytes") as caught:
+        recompress(batch, codec, batch_bytes_max=BYTES_MAX, bytes_max=10_000)
+    assert caught.value.error_code is ErrorCode.invalid_record
+
+
+@pytest.mark.parametrize(("codec", "taken_bytes_max"), [(Codec.NONE, 1_000_000), (Codec.SNAPPY, 5_000_000)])
+def test_what_cannot_come_out_within_the_limit_is_not_decompressed(codec: Codec, taken_bytes_max: int) -> None:
+    bomb = memoryview(encode_batch([Record(0, 0, None, bytes(50_000_000))], codec=Codec.ZSTD))
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidBatch, match="is over the limit of 100000"):
+            recompress(bomb, codec, batch_bytes_max=100_000, bytes_max=1 << 28)
+        assert tracemalloc.get_traced_memory()[1] < taken_bytes_max
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_damage_is_found_without_larger_and_larger_buffers(codec: Codec) -> None:
+    cut_off = compress(codec, b"some text, " * 20)[:-5]
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidBatch, match="cannot be decompressed"):
+            decompress(codec, cut_off, bytes_max=50_000_000)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("codec", list(Codec)[1:])
@@ -206,7 +283,7 @@ def test_markers(marker_type: MarkerType) -> None:
     assert header.is_control
     assert header.is_transactional
     assert decode_marker(memoryview(batch)) == marker
-    assert recompress(memoryview(batch), Codec.ZSTD, bytes_max=1000) == batch
+    assert recompress(memoryview(batch), Codec.ZSTD, batch_bytes_max=1000, bytes_max=1000) == batch
     reader = AiokafkaBatch(bytearray(batch))
     assert reader.is_control_batch
     with pytest.raises(InvalidBatch, match="control"):

@@ -118,6 +118,17 @@ def test_the_topics_compression_wins_over_the_writers() -> None:
         assert {header.codec for _, header in scan_batches(memoryview(extent.encoded.data))} == {codec}
 
 
+def test_the_topics_level_is_used() -> None:
+    rows = pa.table({"value": [f"{number * number % 9973}" for number in range(20_000)]})
+    low, high = (
+        encode_rows(
+            topic_with(compression_type="zstd", compression_zstd_level=level), 0, rows, compression="", now_ms=NOW_MS
+        )
+        for level in ("1", "19")
+    )
+    assert len(high.encoded.data) < len(low.encoded.data)
+
+
 def test_the_logs_own_time() -> None:
     rows = pa.table({"value": ["v"], "timestamp": pa.array([5], pa.timestamp("ms", tz="UTC"))})
     topic = topic_with(message_timestamp_type="LogAppendTime")

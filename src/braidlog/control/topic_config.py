@@ -86,6 +86,19 @@ class TopicSettings:
         return not self.compacted or self.expires
 
     @property
+    def compression_level(self) -> int | None:
+        """The level for the codec of `compression_type`; None if that has no levels, or the codec's own is wanted."""
+        match self.compression_type:
+            case "gzip":
+                return self.compression_gzip_level if self.compression_gzip_level != -1 else None
+            case "lz4":
+                return self.compression_lz4_level
+            case "zstd":
+                return self.compression_zstd_level
+            case _:
+                return None
+
+    @property
     def log_append_time(self) -> bool:
         return self.message_timestamp_type == "LogAppendTime"
 

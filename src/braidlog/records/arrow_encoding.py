@@ -65,6 +65,7 @@ def encode_batches(
     *,
     batch_bytes_max: int,
     codec: Codec = Codec.NONE,
+    level: int | None = None,
     timestamp_ms_default: int = -1,
     timestamp_type: TimestampType = TimestampType.CREATE,
     producer_id: int = -1,
@@ -136,7 +137,7 @@ def encode_batches(
     for index in range(batch_count):
         end, size = int(batch_ends[2 * index]), int(batch_ends[2 * index + 1])
         batch = view[position : position + size]
-        packed = _packed(batch, codec)
+        packed = _packed(batch, codec, level)
         attributes = int(codec) if packed is not None else 0
         if timestamp_type is TimestampType.LOG_APPEND:
             attributes |= TIMESTAMP_TYPE_BIT
@@ -167,11 +168,11 @@ def encode_batches(
     )
 
 
-def _packed(batch: memoryview, codec: Codec) -> bytes | None:
+def _packed(batch: memoryview, codec: Codec, level: int | None) -> bytes | None:
     """The records of a batch compressed, or None where that would not make them smaller."""
     if codec is Codec.NONE:
         return None
-    packed = compress(codec, batch[HEADER_BYTES:])
+    packed = compress(codec, batch[HEADER_BYTES:], level=level)
     return packed if len(packed) < len(batch) - HEADER_BYTES else None
 
 

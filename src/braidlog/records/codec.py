@@ -1,14 +1,16 @@
 """The five ways to compress a batch's records."""
 
 import struct
+import sys
 from collections.abc import Callable
 from enum import IntEnum
 from struct import Struct
+from types import ModuleType
 
 import cramjam
 from kio.schema.errors import ErrorCode
 
-from braidlog.records.errors import InvalidBatch
+from braidlog.records.errors import InvalidBatch, RecordsTooLarge
 
 
 class Codec(IntEnum):
@@ -26,7 +28,13 @@ CODEC_NAMES = {"none": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "
 """The names that `compression.type` knows, apart from `producer`."""
 
 _GZIP_LEVEL = 6
+_LZ4_LEVEL = 9
+"""Kafka's default, which there too stands for the fast compressor; all other levels are for the thorough one."""
 _ZSTD_LEVEL = 3
+
+_RATIO_MAX = {Codec.NONE: 1, Codec.GZIP: 1032, Codec.SNAPPY: 22, Codec.LZ4: 255, Codec.ZSTD: 32_768}
+"""How much the formats can save at the very best: deflate says 258 bytes in two bits, snappy 64 in three bytes, LZ4 255
+in a byte, and zstd a block of 128 KiB in four bytes."""
 
 # Java's clients do not write snappy as it is but in blocks, behind a header of magic, version and lowest version.
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -42,27 +50,47 @@ _LZ4_STORED = 0x80000000
 _LZ4_LENGTH = Struct("<I")
 _LZ4_END = bytes(4)
 
+_NO_ROOM = "failed to write whole buffer"
+"""What cramjam says, for every format, where the buffer is full and there is more."""
+
 _GUESS_RATIO = 4
 _GUESS_BYTES_MIN = 4096
 
 
-def compress(codec: Codec, data: bytes | bytearray | memoryview) -> bytes:
-    """The data as one compressed block, such as every Kafka client can read."""
+def compress(
+    codec: Codec, data: bytes | bytearray | memoryview, *, level: int | None = None, bytes_max: int | None = None
+) -> bytes:
+    """The data as one compressed block, such as every Kafka client can read.
+
+    Levels are those of Kafka's `compression.<codec>.level`; none and snappy have no levels. Where the result would be
+    over `bytes_max`, this ends as soon as that is known, with `RecordsTooLarge`.
+    """
+    if bytes_max is None:
+        bytes_max = sys.maxsize
     match codec:
         case Codec.NONE:
-            return bytes(data)
+            packed = bytes(data) if len(data) <= bytes_max else None
         case Codec.GZIP:
-            return bytes(cramjam.gzip.compress(data, level=_GZIP_LEVEL))
+            packed = _compress_whole(cramjam.gzip, data, _GZIP_LEVEL if level is None else level, bytes_max)
         case Codec.SNAPPY:
-            return _compress_snappy(memoryview(data))
+            packed = _compress_snappy(memoryview(data), bytes_max)
         case Codec.LZ4:
-            return _compress_lz4(memoryview(data))
+            packed = _compress_lz4(memoryview(data), _LZ4_LEVEL if level is None else level, bytes_max)
         case Codec.ZSTD:
-            return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))
+            packed = _compress_whole(cramjam.zstd, data, _ZSTD_LEVEL if level is None else level, bytes_max)
+    if packed is None or len(packed) > bytes_max:
+        raise RecordsTooLarge(ErrorCode.message_too_large, f"records compress to more than {bytes_max} bytes")
+    return packed
+
+
+def decompressed_bytes_bound(codec: Codec, packed_bytes_max: int) -> int:
+    """Data that is longer than this cannot be compressed to `packed_bytes_max`, whatever it is."""
+    return packed_bytes_max * _RATIO_MAX[codec]
 
 
 def decompress(codec: Codec, data: bytes | bytearray | memoryview, *, bytes_max: int) -> memoryview:
-    """The data again. Damage, or more than `bytes_max` of it, is `InvalidBatch`: no larger buffer is ever made."""
+    """The data again. Damage is `InvalidBatch`, and more than `bytes_max` of it is `RecordsTooLarge`: no larger buffer
+    is ever made."""
     match codec:
         case Codec.NONE:
             if len(data) > bytes_max:
@@ -78,19 +106,38 @@ def decompress(codec: Codec, data: bytes | bytearray | memoryview, *, bytes_max:
             return _decompress_growing(cramjam.zstd.decompress_into, data, bytes_max)
 
 
-def _too_large(bytes_max: int) -> InvalidBatch:
-    return InvalidBatch(ErrorCode.invalid_record, f"records decompress to more than {bytes_max} bytes")
+def _too_large(bytes_max: int) -> RecordsTooLarge:
+    return RecordsTooLarge(ErrorCode.invalid_record, f"records decompress to more than {bytes_max} bytes")
 
 
 def _damaged(reason: object) -> InvalidBatch:
     return InvalidBatch(ErrorCode.invalid_record, f"records cannot be decompressed: {reason}")
 
 
-def _compress_snappy(data: memoryview) -> bytes:
+def _compress_whole(
+    library: ModuleType, data: bytes | bytearray | memoryview, level: int, bytes_max: int
+) -> bytes | None:
+    """The data in one go; None where it stopped at `bytes_max`. What little the formats add may still be over that."""
+    if len(data) <= bytes_max:
+        return bytes(library.compress(data, level=level))
+    out = bytearray(bytes_max)
+    try:
+        return bytes(memoryview(out)[: library.compress_into(data, out, level=level)])
+    except cramjam.CompressionError as error:
+        if str(error) != _NO_ROOM:
+            raise
+        return None
+
+
+def _compress_snappy(data: memoryview, bytes_max: int) -> bytes | None:
     parts = [_XERIAL_HEADER]
+    left = bytes_max
     for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
         block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
         parts += (_BLOCK_LENGTH.pack(len(block)), block)
+        left -= len(block)
+        if left < 0:
+            return None
     return b"".join(parts)
 
 
@@ -128,17 +175,31 @@ def _decompress_snappy_block(block: memoryview, bytes_max: int) -> bytearray:
     return out
 
 
-def _compress_lz4(data: memoryview) -> bytes:
+def _compress_lz4(data: memoryview, level: int, bytes_max: int) -> bytes | None:
     parts = [_LZ4_HEADER]
+    left = bytes_max
     for start in range(0, len(data), _LZ4_BLOCK_BYTES):
         block = data[start : start + _LZ4_BLOCK_BYTES]
-        packed = bytes(cramjam.lz4.compress_block(block, store_size=False))
+        packed = _compress_lz4_block(block, level)
         if len(packed) < len(block):
             parts += (_LZ4_LENGTH.pack(len(packed)), packed)
         else:
             parts += (_LZ4_LENGTH.pack(len(block) | _LZ4_STORED), bytes(block))
+        left -= min(len(packed), len(block))
+        if left < 0:
+            return None
     parts.append(_LZ4_END)
     return b"".join(parts)
+
+
+def _compress_lz4_block(block: memoryview, level: int) -> bytes:
+    if level == _LZ4_LEVEL:
+        return bytes(cramjam.lz4.compress_block(block, store_size=False))
+    # cramjam heeds levels only where it makes a frame: this is the one block of such a frame.
+    frame = bytes(cramjam.lz4.compress(block, level=level))
+    start = len(_LZ4_HEADER) + _LZ4_LENGTH.size
+    (length,) = _LZ4_LENGTH.unpack_from(frame, len(_LZ4_HEADER))
+    return frame[start : start + (length & ~_LZ4_STORED)]
 
 
 def _decompress_growing(
@@ -156,6 +217,8 @@ def _decompress_growing(
         try:
             return memoryview(out)[: decompress_into(data, out)]
         except cramjam.DecompressionError as error:
+            if str(error) != _NO_ROOM:
+                raise _damaged(error) from None
             if size == bytes_max:
-                raise _damaged(f"{error} (damaged, or more than {bytes_max} bytes)") from None
+                raise _too_large(bytes_max) from None
         size = min(bytes_max, size * _GUESS_RATIO)

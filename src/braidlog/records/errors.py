@@ -10,3 +10,7 @@ class InvalidBatch(Exception):
         super().__init__(message)
         self.error_code = error_code
         self.message = message
+
+
+class RecordsTooLarge(InvalidBatch):
+    """The records do not fit in the bytes that they may take, which is found out without making more of them."""

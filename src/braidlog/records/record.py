@@ -22,8 +22,8 @@ from braidlog.records.batch import (
     has_valid_crc,
     read_header,
 )
-from braidlog.records.codec import CODEC_MAX, Codec, compress, decompress
-from braidlog.records.errors import InvalidBatch
+from braidlog.records.codec import CODEC_MAX, Codec, compress, decompress, decompressed_bytes_bound
+from braidlog.records.errors import InvalidBatch, RecordsTooLarge
 from braidlog.records.varint import add_varint, read_varint
 
 _INT64_MIN = -(1 << 63)
@@ -260,14 +260,29 @@ def _assemble(header: BatchHeader, payload: bytes) -> bytes:
     return b"".join((before_crc, after_crc, payload))
 
 
-def recompress(batch: memoryview, codec: Codec, *, bytes_max: int) -> bytes:
+def recompress(
+    batch: memoryview, codec: Codec, *, level: int | None = None, batch_bytes_max: int, bytes_max: int
+) -> bytes:
     """The batch with its records compressed another way, and otherwise the same.
 
-    Control batches are never compressed, and a batch that has the codec already stays as it is.
+    Control batches are never compressed, and a batch that has the codec already stays as it is. The records may
+    decompress to `bytes_max` at most. A batch that would come out over `batch_bytes_max` is refused as too large: it is
+    decompressed only as far as the codec could at best bring back below that, and compressed only up to that.
     """
     header = read_batch(batch)
     if header.codec is codec or header.is_control:
         return bytes(batch[: header.total_bytes])
-    payload = read_payload(batch, header, bytes_max=bytes_max)
+    packed_bytes_max = max(0, batch_bytes_max - HEADER_BYTES)
+    useful_bytes_max = decompressed_bytes_bound(codec, packed_bytes_max)
+    try:
+        payload = read_payload(batch, header, bytes_max=min(bytes_max, useful_bytes_max))
+        packed = compress(codec, payload, level=level, bytes_max=packed_bytes_max)
+    except RecordsTooLarge as error:
+        if error.error_code != ErrorCode.message_too_large and bytes_max < useful_bytes_max:
+            raise
+        how = "uncompressed" if codec is Codec.NONE else f"compressed with {codec.name.lower()}"
+        raise InvalidBatch(
+            ErrorCode.message_too_large, f"batch, {how} as its topic wants it, is over the limit of {batch_bytes_max}"
+        ) from None
     attributes = header.attributes & ~CODEC_MASK | codec
-    return _assemble(header._replace(attributes=attributes), compress(codec, payload))
+    return _assemble(header._replace(attributes=attributes), packed)

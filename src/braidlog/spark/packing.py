@@ -70,6 +70,7 @@ def _encode(topic: Topic, rows: pa.Table, codec: Codec, now_ms: int, timestamp_t
                 rows,
                 batch_bytes_max=batch_bytes_max,
                 codec=codec,
+                level=topic.settings.compression_level,
                 timestamp_ms_default=now_ms,
                 timestamp_type=timestamp_type,
             )

@@ -255,10 +255,11 @@ def _submit(
             agent.admission.refused_writes += 1
             return _refused(index, ErrorCode.not_enough_replicas, "the control plane is away: try again")
         if not topic.takes_batches_as_sent:
+            # First, because a batch that is too large as the topic wants it is not decompressed to its end.
+            data, batch, append_ms = _rewritten(agent, topic, data, batch)
             if topic.settings.compacted and (place := _keyless_record(data)) is not None:
                 message = "a compacted topic needs a key in every record"
                 return _refused(index, ErrorCode.invalid_record, message, (RecordError(place, message),))
-            data, batch, append_ms = _rewritten(agent, topic, data, batch)
     except InvalidBatch as error:
         return _refused(index, error.error_code, error.message)
     if batch.is_transactional and version >= ADDS_PARTITION_FROM:
@@ -269,12 +270,16 @@ def _submit(
 
 
 def _validated(agent: "Agent", version: int, topic: TopicView, records: memoryview) -> list[BatchHeader]:
-    now_ms = agent.clock.wall_ms()
     settings = topic.settings
+    zstd_allowed = version >= ZSTD_FROM
+    if settings.log_append_time:
+        # The producer's timestamps are not kept, so they may be anything.
+        return validate_batches(records, batch_bytes_max=settings.max_message_bytes, zstd_allowed=zstd_allowed)
+    now_ms = agent.clock.wall_ms()
     return validate_batches(
         records,
         batch_bytes_max=settings.max_message_bytes,
-        zstd_allowed=version >= ZSTD_FROM,
+        zstd_allowed=zstd_allowed,
         timestamp_ms_min=now_ms - settings.message_timestamp_before_max_ms,
         timestamp_ms_max=now_ms + settings.message_timestamp_after_max_ms,
     )
@@ -303,7 +308,14 @@ def _rewritten(
     if settings.compression_type != "producer":
         codec = CODEC_NAMES[settings.compression_type.replace("uncompressed", "none")]
         if batch.codec != codec:
-            data = memoryview(recompress(data, codec, bytes_max=BATCH_DECOMPRESSED_BYTES_MAX))
+            recompressed = recompress(
+                data,
+                codec,
+                level=settings.compression_level,
+                batch_bytes_max=settings.max_message_bytes,
+                bytes_max=BATCH_DECOMPRESSED_BYTES_MAX,
+            )
+            data = memoryview(recompressed)
             batch = read_header(data)
     if settings.log_append_time:
         # Inside the CRC, so it must happen here, before the upload.
