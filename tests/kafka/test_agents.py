@@ -1,7 +1,9 @@
 """Several agents on one log: what one acknowledged, every other one shows at once."""
 
+import json
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -79,17 +81,39 @@ def test_clients_hear_of_all_agents_and_of_a_new_topic_from_any(agents: list[Pro
 
 @pytest.mark.parametrize("zone", ["a", "b"])
 def test_a_consumer_reads_in_its_own_zone(zone: str, agents: list[Process]) -> None:
-    topic = create_topic(agents[0].address, 4)
-    records = [Record(b"%d" % i, partition=i % 4) for i in range(100)]
+    """All of the records come from there, though agents of both zones lead partitions."""
+    partitions, value_bytes = 16, 10_000
+    topic = create_topic(agents[0].address, partitions)
+    for agent in agents:
+        wait_for_topic(agent, topic)
+    records = [Record(b"%d" % i + b" " * value_bytes, partition=i % partitions) for i in range(128)]
     CLIENTS["confluent"].produce(agents[0].address, topic, records)
+    statistics: list[dict[str, Any]] = []
     consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": agents[0].address, "group.id": f"zone-{zone}", "client.rack": zone}
+        {
+            "bootstrap.servers": agents[0].address,
+            "group.id": f"zone-{zone}",
+            "client.rack": zone,
+            "statistics.interval.ms": 50,
+            "stats_cb": lambda told: statistics.append(json.loads(told)),
+        }
     )
-    consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(4)])
-    found = []
-    while len(found) < 100:
-        messages = consumer.consume(100 - len(found), 60)
+    consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(partitions)])
+    found: list[int] = []
+    while len(found) < len(records):
+        messages = consumer.consume(len(records) - len(found), 60)
         assert messages, f"only {len(found)} records came"
-        found += [message for message in messages if message.error() is None]
-    assert sorted(int(message.value()) for message in found) == list(range(100))
+        found += [int(message.value()) for message in messages if message.error() is None]
+    assert sorted(found) == list(range(len(records)))
+    statistics.clear()
+    wait_until(lambda: consumer.poll(0) is None and statistics, what="figures")
     consumer.close()
+    leaders = {each["leader"] for each in statistics[-1]["topics"][topic]["partitions"].values()} - {-1}
+    assert len(leaders) == 2
+    received = dict.fromkeys("ab", 0)
+    for broker in statistics[-1]["brokers"].values():
+        for agent in agents:
+            if broker["nodename"] == agent.address:
+                received[agent.name.removeprefix("agent-")] += broker["rxbytes"]
+    here = received.pop(zone)
+    assert here >= len(records) * value_bytes > 10 * sum(received.values())

@@ -69,9 +69,10 @@ class PartitionAnswers:
 
     def nothing_new(self, partition: PartitionView, wanted: FetchPartition) -> FetchedPartition:
         """The answer where nothing is the matter and there is nothing to read."""
-        return self._answer(partition, wanted, Slice([], 0, 0), self._preferred(partition))
+        return self._answer(partition, wanted, Slice([], 0, 0), self.preferred(partition))
 
-    def _preferred(self, partition: PartitionView) -> int:
+    def preferred(self, partition: PartitionView) -> int:
+        """The agent that the consumer should read this from instead; -1 where this one will do."""
         return reader_for(self._agent, partition, self._rack_id) if self._rack_id else -1
 
     def begin(
@@ -88,7 +89,7 @@ class PartitionAnswers:
         error = self.range_error(wanted, partition)
         if error is not None:
             return FetchedPartition(index, error, log_start_offset=partition.log_start_offset)
-        preferred = self._preferred(partition)
+        preferred = self.preferred(partition)
         end_offset = self._readable_end(partition)
         if preferred != -1 or wanted.fetch_offset >= end_offset or bytes_max <= 0:
             return self._answer(partition, wanted, Slice([], 0, wanted.fetch_offset), preferred)

@@ -313,7 +313,10 @@ class _Fetch:
             self._answers.confirmed.update({bounds.partition_id: bounds for bounds in answer.bounds})
 
     def _bytes_ready(self, found: Found) -> int | None:
-        """A rough count of the bytes that could be sent now; None where an error is to be told at once."""
+        """A rough count of the bytes that could be sent now; None where there is something to be told at once: an
+        error, or an agent to read from instead."""
+        if self._request.rack_id and any(self._answers.preferred(partition) != -1 for _, partition in found):
+            return None
         ready = 0
         for wanted, partition in found:
             if wanted.fetch_offset == partition.high_watermark and wanted.current_leader_epoch <= 0:
