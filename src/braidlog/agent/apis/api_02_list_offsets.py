@@ -29,6 +29,16 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 
+ASKED_FROM = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The first version in which each may be asked for. Other negative timestamps mean nothing."""
+
 NOTHING = (-1, -1)
 """No record answers the question: Kafka says so with offset and timestamp -1."""
 
@@ -56,7 +66,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
             partition = views[topic.name, wanted.partition_index]
             bound = bounds.get(partition.partition_id) if partition is not None else None
             code, found = failure, NOTHING
-            if failure == ErrorCode.none:
+            if wanted.timestamp < 0 and context.version < ASKED_FROM.get(wanted.timestamp, VERSIONS.stop):
+                code = ErrorCode.unsupported_version
+            elif failure == ErrorCode.none:
                 if partition is None or bound is None:
                     code = ErrorCode.unknown_topic_or_partition
                 elif getattr(wanted, "current_leader_epoch", -1) > LEADER_EPOCH:
@@ -92,9 +104,7 @@ async def _find(
     if timestamp_ms in {EARLIEST, EARLIEST_LOCAL}:
         return ErrorCode.none, (bounds.log_start_offset, -1)
     if timestamp_ms in {LATEST_TIERED, EARLIEST_PENDING_UPLOAD}:
-        return ErrorCode.none, NOTHING
-    if timestamp_ms < MAX_TIMESTAMP:
-        return ErrorCode.unsupported_version, NOTHING
+        return ErrorCode.none, NOTHING  # as Kafka answers where there is no second tier
     try:
         found = await _find_by_time(agent, partition, bounds, timestamp_ms)
         return ErrorCode.none, found if found[0] < bounds.high_watermark else NOTHING
