@@ -164,7 +164,7 @@ def test_doctor_is_content_with_a_folder(tmp_path: Path) -> None:
     findings = json.loads(done.stdout)
     unhappy = {check["check"] for check in findings["checks"] if not check["ok"]}
     assert unhappy <= {"metadata durable"}  # where temporary folders are in memory
-    assert len(findings["checks"]) == 8
+    assert len(findings["checks"]) == 9
     assert not list((tmp_path / "data" / "store").rglob("doctor/*"))
 
 
@@ -174,7 +174,7 @@ def test_doctor_says_what_to_do() -> None:
     assert result.exit_code == 1
     assert result.stdout.count("FAIL") == 2
     assert result.stdout.count("help: ") == 2
-    assert "6 checks passed, 2 failed" in result.stdout
+    assert "7 checks passed, 2 failed" in result.stdout
 
 
 def test_tables_are_aligned_and_plain() -> None:

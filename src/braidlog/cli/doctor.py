@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from braidlog.cli.errors import explain
 from braidlog.cli.output import OutputFormat, emit, emit_json
 from braidlog.cli.processes import gather
 from braidlog.objects.open import open_store
-from braidlog.objects.store import AlreadyExists, Conflict, Store
+from braidlog.objects.store import AlreadyExists, Conflict, NotFound, Store
 from braidlog.runtime.clock import Clock, SystemClock
 from braidlog.runtime.entropy import Entropy, SystemEntropy
 from braidlog.runtime.quantities import Address
@@ -64,7 +64,7 @@ class StoreChecks:
 
     async def creates_once(self) -> str:
         try:
-            await self._store.put(self._key, b"second")
+            self._etag = await self._store.put(self._key, b"second")
         except AlreadyExists:
             return "a second create of the same key is refused"
         raise Trouble(
@@ -96,8 +96,13 @@ class StoreChecks:
             )
         return "this machine's clock agrees with the store's"
 
-    async def clean_up(self) -> None:
+    async def deletes(self) -> str:
         await self._store.delete([self._key, f"{self._key}-clock"])
+        try:
+            await self._store.head(self._key)
+        except NotFound:
+            return "a deleted object is gone"
+        raise Trouble("a deleted object is still there", "Allow deleting; without it nothing that expires is removed.")
 
 
 def check_metadata(url: str) -> str:
@@ -144,9 +149,10 @@ async def check_address(address: Address) -> str:
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # a name that no server could know is not even encoded
+        reason = getattr(error, "strerror", None) or error
         raise Trouble(
-            f"{address.host} has no address: {error.strerror or error}", "Fix the name, or set advertised=HOST:PORT."
+            f"{address.host} has no address: {reason}", "Fix the name, or set advertised=HOST:PORT."
         ) from error
     where = f"{address} is {found[0][4][0]}"
     if address.port == 0:
@@ -165,7 +171,9 @@ async def check_address(address: Address) -> str:
     return f"{where}, and an agent answers there"
 
 
-async def examine(settings: Settings, clock: Clock, entropy: Entropy) -> list[Finding]:
+async def examine(
+    settings: Settings, clock: Clock, entropy: Entropy, wrap: Sequence[Callable[[Store], Store]] = ()
+) -> list[Finding]:
     """All checks, one after the other. A store that cannot be written to is not examined further."""
     findings: list[Finding] = []
 
@@ -195,7 +203,7 @@ async def examine(settings: Settings, clock: Clock, entropy: Entropy) -> list[Fi
             )
         return "the store outlives this process"
 
-    store = open_store(settings.agent.store_url, clock=clock, entropy=entropy)
+    store = open_store(settings.agent.store_url, clock=clock, entropy=entropy, wrap=wrap)
     try:
         checks = StoreChecks(store, clock, entropy)
         await check("store durable", durable)
@@ -204,7 +212,7 @@ async def examine(settings: Settings, clock: Clock, entropy: Entropy) -> list[Fi
             await check("conditional create", checks.creates_once)
             await check("conditional update", checks.updates_conditionally)
             await check("clock", checks.clock)
-            await checks.clean_up()
+            await check("store deletable", checks.deletes)
     finally:
         await store.close()
     await check("metadata durable", metadata)
@@ -212,10 +220,17 @@ async def examine(settings: Settings, clock: Clock, entropy: Entropy) -> list[Fi
     return findings
 
 
-def run_doctor(config: Path | None, set: list[str] | None, output: OutputFormat) -> int:
-    """Print the findings; gives the exit code."""
+def run_doctor(
+    config: Path | None,
+    set: list[str] | None,
+    output: OutputFormat,
+    *,
+    clock: Clock | None = None,
+    wrap: Sequence[Callable[[Store], Store]] = (),
+) -> int:
+    """Print the findings; gives the exit code. `wrap` is put around the store, as in `open_store`."""
     settings = gather(config, set, {})
-    findings = asyncio.run(examine(settings, SystemClock(), SystemEntropy()))
+    findings = asyncio.run(examine(settings, clock or SystemClock(), SystemEntropy(), wrap))
     failed = [finding for finding in findings if not finding.ok]
     if output is OutputFormat.JSON:
         emit_json({"ok": not failed, "checks": [asdict(finding) for finding in findings]})
