@@ -6,8 +6,15 @@ import struct
 from collections.abc import Callable, Iterator
 
 import pytest
+from fastcrc.crc32 import iscsi as crc32c
+from kio.schema.errors import ErrorCode as E
+from tests.cluster import Cluster
 from tests.kafka.clients import CLIENTS, Record
 from tests.kafka.raw import API_VERSIONS, Peer, frame, header
+
+from braidlog.records.batch import HEADER_BYTES, read_header
+from braidlog.records.record import Record as BatchRecord
+from braidlog.records.record import encode_batch
 
 METADATA, PRODUCE, FETCH, LIST_OFFSETS = 3, 0, 1, 2
 
@@ -40,10 +47,19 @@ def _huge_array(api_key: int, version: int) -> bytes:
     return frame(header(api_key, version) + struct.pack(">i", 2_000_000_000))
 
 
-def _produce(version: int, records: bytes) -> bytes:
+def _produce(version: int, records: bytes | None) -> bytes:
     body = struct.pack(">hhi", -1, -1, 1_000)  # no transactional id, acks all, timeout
-    topic = struct.pack(">ih", 1, 9) + b"malformed" + struct.pack(">iii", 1, 0, len(records)) + records
+    length = -1 if records is None else len(records)
+    topic = struct.pack(">ih", 1, 9) + b"malformed" + struct.pack(">iii", 1, 0, length) + (records or b"")
     return frame(header(PRODUCE, version) + body + topic)
+
+
+def _batch(value: bytes = b"value", **fields: int) -> bytes:
+    """A batch of one record and no timestamps, well formed but for the fields that are given; its checksum is right."""
+    record = encode_batch([BatchRecord(0, -1, None, value, ())])
+    changed = read_header(memoryview(record))._replace(**fields)
+    after_crc = struct.pack(">hiqqqhii", *changed[5:]) + record[HEADER_BYTES:]
+    return struct.pack(">qiibI", *changed[:4], crc32c(after_crc)) + after_crc
 
 
 CLOSED = {
@@ -104,29 +120,85 @@ def test_the_unknown_version_of_api_versions_is_answered_in_version_0(peer: Peer
     assert peer.is_alive()
 
 
-@pytest.mark.parametrize(
-    ("what", "records", "expected"),
-    [
-        ("no records", b"", {2, 87, 42}),
-        ("not a batch", b"\x00" * 61, {2, 87, 42, 43, 76}),
-        (
-            "a batch of an older format",
-            struct.pack(">qi", 0, 40) + b"\x00" * 4 + b"\x01" + b"\x00" * 60,
-            {2, 43, 87, 42},
-        ),
-        ("a wrong checksum", struct.pack(">qiibI", 0, 49, 0, 2, 1) + b"\x00" * 40, {2, 87, 42}),
-    ],
-)
-def test_damaged_batches_are_answered_with_an_error(
-    what: str, records: bytes, expected: set[int], bootstrap: str, peer: Peer
-) -> None:
-    CLIENTS["confluent"].produce(bootstrap, "malformed", [Record(b"exists")])
-    peer.send(_produce(7, records))
+WELL_FORMED = _batch()
+TRANSACTIONAL, CONTROL, LOG_APPEND_TIME, DELETE_HORIZON, ZSTD = 0x10, 0x20, 0x08, 0x40, 4
+LONG_AFTER_MS = 1 << 50
+
+REFUSED = {
+    "no records": (b"", E.invalid_record),
+    "null for records": (None, E.invalid_record),
+    "not a batch": (b"\x00" * 61, E.invalid_record),
+    "a batch of an older format": (
+        struct.pack(">qi", 0, 40) + b"\x00" * 4 + b"\x01" + b"\x00" * 60,
+        E.invalid_record,
+    ),
+    "a short batch of an older format": (struct.pack(">qiib", 0, 14, 0, 1) + b"\x00" * 9, E.invalid_record),
+    "a format that is yet to come": (_batch(magic=3), E.invalid_record),
+    "less than a header": (WELL_FORMED[:40], E.corrupt_message),
+    "a wrong checksum": (WELL_FORMED[:-1] + b"!", E.corrupt_message),
+    "a length past the end": (_batch(batch_length=1_000), E.corrupt_message),
+    "a length of less than the header": (_batch(batch_length=48), E.corrupt_message),
+    "a negative length": (_batch(batch_length=-13), E.corrupt_message),
+    "bytes behind the batch": (WELL_FORMED + b"tail", E.corrupt_message),
+    "two batches": (WELL_FORMED * 2, E.invalid_record),
+    "a larger batch than the topic takes": (_batch(b"x" * 1_100_000), E.message_too_large),
+    "an unknown codec": (_batch(attributes=5), E.unsupported_compression_type),
+    "a base offset": (_batch(base_offset=7), E.invalid_record),
+    "a batch of no records": (_batch(record_count=0, last_offset_delta=-1), E.invalid_record),
+    "a count that is not that of the offsets": (_batch(last_offset_delta=4), E.invalid_record),
+    "more records than bytes": (_batch(record_count=50, last_offset_delta=49), E.invalid_record),
+    "a control batch": (_batch(attributes=CONTROL), E.invalid_record),
+    "a reserved attribute": (_batch(attributes=DELETE_HORIZON), E.invalid_record),
+    "a timestamp of the log's": (_batch(attributes=LOG_APPEND_TIME), E.invalid_timestamp),
+    "a timestamp that is long after now": (_batch(timestamp_ms_max=LONG_AFTER_MS), E.invalid_timestamp),
+    "a negative timestamp": (_batch(timestamp_ms_base=-2), E.invalid_timestamp),
+    "a producer id that cannot be": (_batch(producer_id=-2), E.invalid_record),
+    "a producer without a sequence": (_batch(producer_id=1, producer_epoch=0), E.invalid_record),
+    "a producer without an epoch": (_batch(producer_id=1, base_sequence=0), E.invalid_record),
+    "a transaction without a producer": (_batch(attributes=TRANSACTIONAL), E.invalid_record),
+    "a transaction without its id": (
+        _batch(attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0, base_sequence=0),
+        E.transactional_id_authorization_failed,
+    ),
+}
+"""Record batches, each with the one thing that is wrong with it, and what it is answered."""
+
+
+@pytest.fixture(scope="module")
+def topic(shared_cluster: Cluster) -> None:
+    """The topic that all of them are for, with one partition."""
+    CLIENTS["confluent"].produce(shared_cluster.processes["up"].address, "malformed", [Record(b"exists")])
+
+
+def answer_to(peer: Peer, records: bytes | None, version: int = 7) -> tuple[int, int]:
+    """The error code and the base offset that a produce request with these records is answered."""
+    peer.send(_produce(version, records))
     answer = peer.read_frame()
     position = 4 + 4 + 2 + len(b"malformed") + 4 + 4
-    (error_code,) = struct.unpack(">h", answer[position : position + 2])
-    assert error_code in expected, what
+    error_code, base_offset = struct.unpack_from(">hq", answer, position)
+    return error_code, base_offset
+
+
+@pytest.mark.usefixtures("topic")
+@pytest.mark.parametrize("what", sorted(REFUSED))
+def test_each_malformed_batch_has_its_error_and_no_offset(what: str, peer: Peer) -> None:
+    records, expected = REFUSED[what]
+    assert answer_to(peer, records) == (expected, -1)
     assert peer.is_alive()
+
+
+@pytest.mark.usefixtures("topic")
+def test_zstd_is_refused_in_versions_that_did_not_know_it(peer: Peer) -> None:
+    assert answer_to(peer, _batch(attributes=ZSTD), version=6) == (E.unsupported_compression_type, -1)
+
+
+@pytest.mark.usefixtures("topic")
+def test_what_is_refused_leaves_nothing_in_the_log(peer: Peer) -> None:
+    error_code, before = answer_to(peer, WELL_FORMED)
+    assert error_code == E.none
+    for records, expected in REFUSED.values():
+        assert answer_to(peer, records) == (expected, -1)
+    assert answer_to(peer, WELL_FORMED) == (E.none, before + 1)
 
 
 def test_a_frame_that_never_ends_holds_up_nobody(peer: Peer, bystander: Peer) -> None:
