@@ -14,11 +14,11 @@ log = structlog.get_logger(__name__)
 
 FEED_WAIT_MS = 10_000
 CALL_MARGIN_S = 5.0
-BACKOFF_S_MAX = 2.0
+BACKOFF_S_FIRST, BACKOFF_S_MAX = 0.05, 2.0
 
 
 class FeedFollower:
-    """A gap in the feed, or a control plane with a new fencing epoch, reloads the whole view."""
+    """A gap in the feed, a control plane with a new fencing epoch, or an unforeseen error reloads the whole view."""
 
     def __init__(self, control: ControlPlane, view: ClusterView, clock: Clock, entropy: Entropy) -> None:
         self._control = control
@@ -39,7 +39,7 @@ class FeedFollower:
 
     async def run(self) -> None:
         """Follow for ever. The view must have been loaded."""
-        backoff_s = 0.05
+        backoff_s = BACKOFF_S_FIRST
         while True:
             try:
                 page = await self._control.read_feed(
@@ -50,10 +50,16 @@ class FeedFollower:
                 else:
                     self._view.apply(page.events, page.position)
                     self.last_heard_s = self._clock.monotonic_s()
-                backoff_s = 0.05
+                    # Not for a reload: where each change fails, each is followed by a reload that does not.
+                    backoff_s = BACKOFF_S_FIRST
+                continue
             except asyncio.CancelledError:
                 raise
             except BraidError as error:
                 log.warning("change feed interrupted", error=str(error), retry_within_s=backoff_s)
-                await self._clock.sleep(self._entropy.uniform(0.0, backoff_s))
-                backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+            except Exception as error:
+                # Whatever it is, a view that stands still is worse; and this one may have taken in half of a change.
+                log.error("change feed failed in an unforeseen way", exc_info=error, retry_within_s=backoff_s)
+                self._view.doubt()
+            await self._clock.sleep(self._entropy.uniform(0.0, backoff_s))
+            backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)

@@ -219,8 +219,12 @@ class ClusterView:
         from here is told to load everything again."""
         self.changes += 1
         self.agents = {agent.node_id: agent for agent in agents}
-        self.position = FeedPosition(-1, -1)
+        self.doubt()
         self._wake_changed()
+
+    def doubt(self) -> None:
+        """What is here may be half of the truth: at this position the feed sends nothing but the advice to reload."""
+        self.position = FeedPosition(-1, -1)
 
     def _append(self, stored: StoredObject, extents: list[IndexedExtent]) -> None:
         for extent in extents:

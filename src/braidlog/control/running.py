@@ -57,6 +57,8 @@ class Running:
                 _log.warning(
                     "background step failed, will be tried again", step=name, error=str(error), help=error.help
                 )
+            except Exception as error:  # noqa: BLE001 - a step that never ran again would be missed much later
+                _log.error("background step failed in an unforeseen way", step=name, exc_info=error)
 
     async def _change(self, work: Awaitable[T]) -> T:
         """Run to the end even where the caller gives up: a change half seen would leave memory and metadata apart."""
