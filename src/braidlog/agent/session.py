@@ -50,9 +50,15 @@ class AgentSession:
         self.node_id = -1
         self.write_epoch = -1
         self.is_registered = False
+        """Whether the control plane knows this agent, as far as it has said."""
         self._node_id_is_assumed = False
         self.on_heard: Callable[[HeartbeatAnswer], None] = lambda answer: None
         """Called with every answer of a control plane that knows this agent."""
+
+    @property
+    def has_write_epoch(self) -> bool:
+        """From the first registration on, and whatever becomes of it: an epoch that is too old is refused elsewhere."""
+        return self.write_epoch >= 0
 
     @property
     def info(self) -> AgentInfo:
@@ -86,10 +92,15 @@ class AgentSession:
                 await self._be_heard()
             except BraidError as error:
                 log.warning("heartbeat failed", error=str(error), help=error.help)
+            except Exception as error:
+                # Whatever it is: without heartbeats the write epoch would stand still.
+                log.error("heartbeat failed in an unforeseen way", exc_info=error)
 
     async def _be_heard(self) -> None:
         answer = await self._control.heartbeat_agent(AgentHeartbeat(self._incarnation), timeout_s=self._call_timeout_s)
         if not answer.known:
+            self.is_registered = False
+        if not self.is_registered:  # though it may be known, where the answer to its registration was lost
             await self._register_again()
             return
         self.write_epoch = answer.write_epoch

@@ -373,7 +373,7 @@ def _fenced(service: ControlService) -> Probe:
 
 
 def _serving(agent: "Agent") -> Probe:
-    return lambda: None if agent.is_ready else "the agent has not heard from the control plane lately"
+    return lambda: None if agent.is_ready else "the agent is not registered, or has not heard of changes lately"
 
 
 def _all_well(*probes: Probe) -> Probe:

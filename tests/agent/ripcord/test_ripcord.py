@@ -159,6 +159,16 @@ async def test_a_file_that_was_left_behind_keeps_all_in_the_journal() -> None:
     assert not agent.ripcord.journals_all
 
 
+async def test_an_agent_that_was_forgotten_goes_on_under_its_write_epoch() -> None:
+    agent = Agent()
+    await agent.join()
+    agent.control.known, agent.control.taken_ids = False, {agent.session.node_id}
+    with pytest.raises(NodeIdTaken):
+        await agent.hear()
+    assert not agent.session.is_registered
+    assert not agent.ripcord.journals_all
+
+
 async def test_the_snapshot_follows_the_catalog() -> None:
     agent = Agent()
     await agent.join()

@@ -81,7 +81,7 @@ class Ripcord:
         """Whether records of topics that are not journaled by themselves are journaled now."""
         if self.mode == "auto":
             # A session that is assumed has no write epoch, so that nothing else could be written under it.
-            return self.reachability.is_away or not self._is_settled or not self._session.is_registered
+            return self.reachability.is_away or not self._is_settled or not self._session.has_write_epoch
         return self.mode == "on"
 
     def await_replay(self) -> None:
@@ -159,7 +159,7 @@ class Ripcord:
             if self._is_due(self._published_s, now_s, PUBLISH_INTERVAL_S) or self._published_state != "away":
                 await self._tell_each_other()
             return
-        if not self._session.is_registered:
+        if not self._session.has_write_epoch:
             return
         if self._awaited is None and self.state == "returning":
             await self._ask_for_replay()
