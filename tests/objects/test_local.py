@@ -4,6 +4,7 @@ import asyncio
 import errno
 import mmap
 import os
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tests.fakes import FakeClock
 from braidlog.objects import local
 from braidlog.objects.files import DIRECT_BYTES_MIN
 from braidlog.objects.keys import InvalidKey
-from braidlog.objects.local import OWN_FOLDER, LocalStore
+from braidlog.objects.local import LEFTOVER_AGE_MS, OWN_FOLDER, LocalStore
 from braidlog.objects.store import (
     AlreadyExists,
     Conflict,
@@ -135,6 +136,85 @@ async def test_leftovers_are_neither_listed_nor_in_the_way(store: LocalStore, tm
     with pytest.raises(InvalidKey):
         await store.get(f"{OWN_FOLDER}/deadbeef-1")
     await store.put(f"{OWN_FOLDER}x", b"only the folder itself is ours")
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "store" / OWN_FOLDER
+    folder.mkdir(parents=True)
+    return folder
+
+
+def leave(path: Path, clock: FakeClock, age_ms: int) -> Path:
+    path.write_bytes(b"half an obj")
+    modified_ns = (clock.wall_ms() - age_ms) * 1_000_000
+    os.utime(path, ns=(modified_ns, modified_ns))
+    return path
+
+
+async def test_leftovers_are_removed_when_they_are_old(
+    tmp_path: Path, own_folder: Path, clock: FakeClock, entropy: SeededEntropy
+) -> None:
+    old = leave(own_folder / f"{'0a' * 8}-7", clock, LEFTOVER_AGE_MS + 1)
+    young = leave(own_folder / f"{'0b' * 8}-1", clock, LEFTOVER_AGE_MS - 1)
+    lock = leave(own_folder / "lock", clock, 10 * LEFTOVER_AGE_MS)
+    store = LocalStore(tmp_path / "store", clock=clock, entropy=entropy)
+    await store.list("")
+    assert old.exists()  # whoever only reads removes nothing
+    await store.put("k", b"x")
+    await store.close()
+    assert sorted(own_folder.iterdir()) == sorted([young, lock])
+
+
+async def test_a_store_that_is_open_for_long_removes_what_has_become_old(
+    tmp_path: Path, own_folder: Path, clock: FakeClock, entropy: SeededEntropy
+) -> None:
+    store = LocalStore(tmp_path / "store", clock=clock, entropy=entropy)
+    await store.put("k", b"x")
+    leave(own_folder / f"{'0a' * 8}-7", clock, 0)
+    clock.advance(LEFTOVER_AGE_MS / 1000 + 1)
+    await store.put("l", b"x")
+    await store.close()
+    assert os.listdir(own_folder) == []
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+async def test_a_temporary_file_in_use_is_never_a_leftover(
+    store: LocalStore, tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, overwrite: bool
+) -> None:
+    """Its writer is stopped for days just before it gives the file its name."""
+    reached, go_on = threading.Event(), threading.Event()
+    name = "rename" if overwrite else "link"
+    really_name: Callable[[str, str], None] = getattr(os, name)
+
+    def stopped(temporary: str, path: str) -> None:
+        if path.endswith("/slow"):
+            reached.set()
+            assert go_on.wait(30.0)
+        really_name(temporary, path)
+
+    monkeypatch.setattr(local.os, name, stopped)
+    put = asyncio.create_task(store.put("slow", b"x", overwrite=overwrite))
+    await asyncio.to_thread(reached.wait, 30.0)
+    clock.advance(3 * LEFTOVER_AGE_MS / 1000)
+    other = LocalStore(tmp_path / "store", clock=clock, entropy=SeededEntropy("other"))
+    await other.put("k", b"x")
+    await other.close()
+    go_on.set()
+    await put
+    assert bytes((await store.get("slow")).data) == b"x"
+
+
+async def test_leftovers_that_cannot_be_removed_are_no_error(
+    tmp_path: Path, own_folder: Path, clock: FakeClock, entropy: SeededEntropy
+) -> None:
+    (own_folder / f"{'0a' * 8}-7").mkdir()
+    os.utime(own_folder / f"{'0a' * 8}-7", ns=(0, 0))
+    removable = leave(own_folder / f"{'0b' * 8}-1", clock, LEFTOVER_AGE_MS + 1)
+    store = LocalStore(tmp_path / "store", clock=clock, entropy=entropy)
+    await store.put("k", b"x")
+    await store.close()
+    assert not removable.exists()
 
 
 async def test_nothing_is_left_after_failed_puts(store: LocalStore, tmp_path: Path) -> None:

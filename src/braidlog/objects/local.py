@@ -2,9 +2,10 @@
 
 A put writes a temporary file in `<root>/.braidlog/`, syncs it, links it to its name (which fails where the name is
 taken) and syncs the folder. Power loss at any moment leaves nothing or the whole object, and at worst a temporary file
-that nobody lists. The modification time comes from the injected clock, with random digits below the millisecond: with
-inode and size it is the etag, so that no two versions of a file share one even where the file system's own clock stands
-still. Replacing and deleting hold a lock file, so that of several processes only one wins.
+that nobody lists, and that whoever writes a day later removes. The modification time comes from the injected clock,
+with random digits below the millisecond: with inode and size it is the etag, so that no two versions of a file share
+one even where the file system's own clock stands still. Replacing and deleting hold a lock file, so that of several
+processes only one wins.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import errno
 import fcntl
 import mmap
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,7 +50,10 @@ T = TypeVar("T")
 
 OWN_FOLDER = ".braidlog"
 """Temporary files and the lock lie here. No key may begin with it."""
+LEFTOVER_AGE_MS = 24 * 3600 * 1000
+"""Temporary files that are older, and that nobody holds, are left of a crash."""
 THREADS_MAX = 8
+_TEMPORARY_NAME = re.compile(r"[0-9a-f]{16}-[0-9]+")
 _DIRECT_CHUNK_BYTES = 1024 * 1024
 
 
@@ -72,6 +77,7 @@ class LocalStore:
         self._own_folder = os.path.join(self._root, OWN_FOLDER)
         self._temporary_name = os.path.join(self._own_folder, entropy.token(8).hex())
         self._temporary_count = 0
+        self._leftovers_due_ms = 0
         self._synced_folders: set[str] = set()
         self._direct_flag: int = getattr(os, "O_DIRECT", 0)
         self._aligned_buffers: list[mmap.mmap] = []
@@ -185,21 +191,24 @@ class LocalStore:
         path = self._path(key)
         self._temporary_count += 1
         temporary = f"{self._temporary_name}-{self._temporary_count}"
-        modified_ns = self._clock.wall_ms() * 1_000_000 + self._entropy.below(1_000_000)
+        now_ms = self._clock.wall_ms()
+        if now_ms >= self._leftovers_due_ms:
+            # With the first write and then now and then: opening a store stays quick, and readers remove nothing.
+            self._leftovers_due_ms = now_ms + LEFTOVER_AGE_MS
+            self._executor.submit(self._remove_leftovers, (now_ms - LEFTOVER_AGE_MS) * 1_000_000)
+        modified_ns = now_ms * 1_000_000 + self._entropy.below(1_000_000)
         return _Write(key, path, temporary, modified_ns, data)
 
     # What follows runs in the executor's threads.
 
     def _create(self, write: _Write) -> str:
-        status = self._write_temporary(write)
-        try:
+        with self._temporary(write) as status:
             try:
                 self._link(write, cached=True)
             except FileNotFoundError:
                 # Its last object was deleted, and the folder with it. Under the lock nobody removes folders.
                 with self._locked():
                     self._link(write, cached=False)
-        finally:
             _unlink(write.temporary)
         return _etag(status)
 
@@ -217,26 +226,21 @@ class LocalStore:
         _sync_name(write.key, folder)
 
     def _replace(self, write: _Write, expected_etag: str | None) -> str:
-        status = self._write_temporary(write)
         folder = os.path.dirname(write.path)
-        try:
-            with self._locked():
-                try:
-                    current: os.stat_result | None = os.stat(write.path)
-                except (FileNotFoundError, NotADirectoryError):
-                    current = None
-                if current is not None and stat.S_ISDIR(current.st_mode):
-                    raise _folder_error(write.key)
-                if expected_etag is not None and (current is None or _etag(current) != expected_etag):
-                    raise Conflict(f"{write.key} is not at version {expected_etag}")
-                if current is None:
-                    self._make_folders(write.key, folder, cached=False)
-                os.rename(write.temporary, write.path)
-                # Within the lock, so that whoever sees the new version next may rely on it.
-                _sync_name(write.key, folder)
-        except BaseException:
-            _unlink(write.temporary)
-            raise
+        with self._temporary(write) as status, self._locked():
+            try:
+                current: os.stat_result | None = os.stat(write.path)
+            except (FileNotFoundError, NotADirectoryError):
+                current = None
+            if current is not None and stat.S_ISDIR(current.st_mode):
+                raise _folder_error(write.key)
+            if expected_etag is not None and (current is None or _etag(current) != expected_etag):
+                raise Conflict(f"{write.key} is not at version {expected_etag}")
+            if current is None:
+                self._make_folders(write.key, folder, cached=False)
+            os.rename(write.temporary, write.path)
+            # Within the lock, so that whoever sees the new version next may rely on it.
+            _sync_name(write.key, folder)
         return _etag(status)
 
     def _delete(self, paths: Sequence[str]) -> None:
@@ -270,21 +274,40 @@ class LocalStore:
             _sync_folder(folder)
             return
 
-    def _write_temporary(self, write: _Write) -> os.stat_result:
+    @contextmanager
+    def _temporary(self, write: _Write) -> Iterator[os.stat_result]:
+        """The data in a file without a name of its own yet, synced, which is gone where the caller fails to name it.
+
+        It is locked until then: however long this process is paused, and however clocks jump, it is no leftover.
+        """
         data = memoryview(write.data)
         fd = self._open_own(write.temporary, os.O_WRONLY | os.O_EXCL)
         try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                pass  # a file system without locks, where no leftovers are removed
             written = self._write_direct(fd, data) if len(data) >= DIRECT_BYTES_MIN else 0
             while written < len(data):  # one write takes 2 GiB at most, and less where the disk is nearly full
                 written += os.write(fd, data[written:])
             os.utime(fd, ns=(write.modified_ns, write.modified_ns))
             _sync(fd)
-            return os.fstat(fd)
+            yield os.fstat(fd)
         except BaseException:
             _unlink(write.temporary)
             raise
         finally:
             os.close(fd)
+
+    def _remove_leftovers(self, modified_before_ns: int) -> None:
+        """Remove temporary files of processes that died. What cannot be removed stays: it is in nobody's way."""
+        try:
+            names = os.listdir(self._own_folder)
+        except OSError:
+            return
+        for name in names:
+            if _TEMPORARY_NAME.fullmatch(name):
+                _remove_leftover(os.path.join(self._own_folder, name), modified_before_ns)
 
     def _write_direct(self, fd: int, data: memoryview) -> int:
         """Write all whole blocks past the page cache, and return how many bytes that were.
@@ -435,6 +458,21 @@ def _unlink(path: str) -> None:
         os.unlink(path)
     except FileNotFoundError:
         pass
+
+
+def _remove_leftover(path: str, modified_before_ns: int) -> None:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        if os.fstat(fd).st_mtime_ns < modified_before_ns:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(path)
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
 
 
 def _etag(status: os.stat_result) -> str:
