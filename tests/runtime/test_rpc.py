@@ -168,6 +168,25 @@ async def test_a_broken_connection_is_an_unknown_outcome_and_is_made_again(
     assert await client.call("echo", b"again") == b"again"
 
 
+async def test_a_connection_that_is_lost_before_it_is_used_is_no_connection(
+    client: RpcClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really_connect = client._connect
+
+    async def connect_and_lose() -> object:
+        connection = await really_connect()
+        connection.abort()
+        while not connection.lost:
+            await asyncio.sleep(0)
+        return connection
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "_connect", connect_and_lose)
+        with pytest.raises(ControlUnavailable, match="broke"):
+            await client.call("echo", b"", 1.0)
+    assert await client.call("echo", b"again") == b"again"
+
+
 async def test_nobody_there_is_told_apart_from_no_answer(tmp_path: Path) -> None:
     client = connect(f"{tmp_path}/nobody")
     with pytest.raises(ControlUnavailable):

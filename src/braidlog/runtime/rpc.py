@@ -378,8 +378,8 @@ class RpcClient:
             connection = await self._wait_connection()
         if not connection.writable:
             await connection.wait_writable()
-            if connection.lost:
-                raise ControlUnavailable("the connection broke before the call was sent")
+        if connection.lost:  # while it was waited for: nobody would answer a call that begins now
+            raise ControlUnavailable("the connection broke before the call was sent")
         return connection
 
     async def _wait_connection(self) -> _ClientConnection:
