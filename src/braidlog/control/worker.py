@@ -77,10 +77,13 @@ class Worker:
             try:
                 await self.run_once(wait_ms=TAKE_WAIT_MS)
                 backoff_s = BACKOFF_S_MIN
+                continue
             except BraidError as error:
                 _log.warning("no job could be taken", error=str(error), help=error.help, retry_within_s=backoff_s)
-                await self._clock.sleep(self._entropy.uniform(0.0, backoff_s))
-                backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+            except Exception as error:  # noqa: BLE001 - jobs that nobody takes would be missed much later
+                _log.error("no job could be taken, in an unforeseen way", exc_info=error, retry_within_s=backoff_s)
+            await self._clock.sleep(self._entropy.uniform(0.0, backoff_s))
+            backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
 
     async def run_once(self, *, wait_ms: int = 0) -> bool:
         """Take one job and see it through. False if there was none."""

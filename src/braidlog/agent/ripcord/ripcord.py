@@ -152,6 +152,9 @@ class Ripcord:
                 await self._tick()
             except BraidError as error:
                 log.warning("the bucket could not be told or asked about agents", error=str(error), help=error.help)
+            except Exception as error:
+                # Whatever it is: an outage may be the next thing to happen.
+                log.error("agents were not told of each other, in an unforeseen way", exc_info=error)
 
     async def _tick(self) -> None:
         now_s = self._clock.monotonic_s()
