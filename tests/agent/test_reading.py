@@ -6,11 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from braidlog.agent.reading import COPY_BELOW_BYTES, DamagedExtent, Reader, Slice, append_batches
+from braidlog.agent.reading import COPY_BELOW_BYTES, DamagedExtent, ExtentGone, Reader, Slice, append_batches
 from braidlog.agent.view import PartitionView
 from braidlog.cache.blocks import BlockCache
-from braidlog.control.interface import ControlPlane, IndexedExtent, StoredObject
+from braidlog.control.interface import (
+    ControlPlane,
+    FindExtents,
+    FoundExtents,
+    IndexedExtent,
+    PartitionBounds,
+    StoredObject,
+)
 from braidlog.objects.memory import MemoryBucket, MemoryStore
+from braidlog.objects.store import TornRead
 from braidlog.records.batch import has_valid_crc, scan_batches
 from braidlog.records.placing import write_base_offset
 from braidlog.records.record import Record, decode_batch, encode_batch
@@ -164,3 +172,51 @@ async def test_what_is_in_memory_is_read_at_once_and_the_same_as_by_asking() -> 
     assert reader.at_hand(partition, 0, 1) is not None
     assert reader.at_hand(partition, 0, 1 << 20) is None
     assert reader.at_hand(partition, 5, 1) is None
+
+
+class NothingFound:
+    """A control plane that knows no better than the tail at hand."""
+
+    def __init__(self, partition: PartitionView) -> None:
+        self._partition = partition
+
+    async def find_extents(self, request: FindExtents, *, timeout_s: float | None = None) -> FoundExtents:
+        pairs = self._partition.tail_from(request.offset, request.bytes_max) or []
+        return FoundExtents(
+            PartitionBounds(11, 0, 0, 0), [extent for extent, _ in pairs], [stored for _, stored in pairs]
+        )
+
+
+@pytest.mark.parametrize(
+    ("second", "error"),
+    [(None, ExtentGone), (batch(2)[:40], TornRead), (bytes(len(batch(2))), DamagedExtent)],
+    ids=["missing", "truncated", "overwritten"],
+)
+@pytest.mark.parametrize("is_cached", [False, True], ids=["stored", "cached"])
+async def test_what_cannot_be_read_does_not_hide_what_comes_before_it(
+    second: bytes | None, error: type[Exception], is_cached: bool
+) -> None:
+    store = MemoryStore(MemoryBucket(), url="memory://", clock=SystemClock())
+    cache = BlockCache(store, bytes_max=1 << 20)
+    partition = PartitionView(11, b"t" * 16, 0)
+    for number, (count, data) in enumerate([(3, batch(3)), (2, second), (4, batch(4))]):
+        length = len(batch(count))
+        start = partition.high_watermark
+        extent = IndexedExtent(11, start, start + count, number, 0, length, 0, 0)
+        partition.tail.append((extent, StoredObject(number, f"key-{number}", length)))
+        partition.high_watermark = extent.end_offset
+        if data is not None:
+            await store.put(f"key-{number}", data)
+            if is_cached and len(data) == length:
+                cache.insert(f"key-{number}", data)
+    reader = Reader(cast(ControlPlane, NothingFound(partition)), cache, call_timeout_s=1.0)
+    found = await reader.read(partition, 0, 1 << 20)
+    assert served(found) == [(0, 3)]
+    assert found.next_offset == 3
+    with pytest.raises(error):
+        await reader.read(partition, 3, 1 << 20)
+    assert served(await reader.read(partition, 5, 1 << 20)) == [(5, 4)]
+    if is_cached and error is DamagedExtent:
+        at_hand = reader.at_hand(partition, 0, 1 << 20)
+        assert at_hand is not None
+        assert served(at_hand) == [(0, 3)]

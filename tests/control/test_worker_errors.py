@@ -38,7 +38,7 @@ async def test_jobs_are_asked_for_again_after_a_while(error: Exception) -> None:
     )
     running, enough = asyncio.ensure_future(worker.run()), asyncio.ensure_future(control.enough.wait())
     await asyncio.wait([running, enough], return_when=asyncio.FIRST_COMPLETED)
-    assert control.tries == TRIES
+    assert control.tries >= TRIES
     assert len(clock.slept_s) >= TRIES - 1
     assert sum(clock.slept_s) > 0
     running.cancel()

@@ -473,3 +473,14 @@ async def test_a_file_that_shrinks_while_it_is_read_is_torn(store: LocalStore) -
         with pytest.raises(TornRead):
             opened.take()
         os.truncate(store.url.removeprefix("file://") + "/large", 3 * DIRECT_BYTES_MIN)
+
+
+@pytest.mark.parametrize("place", ["a file", "a file/below", "/proc/nowhere"])
+async def test_a_root_that_can_be_no_folder(place: str, tmp_path: Path) -> None:
+    (tmp_path / "a file").write_bytes(b"")
+    store = LocalStore(tmp_path / place, clock=FakeClock(), entropy=SeededEntropy(1))
+    with pytest.raises(StoreDenied, match="not a folder"):
+        await store.put("key", b"data")
+    with pytest.raises(NotFound):
+        await store.get("key")
+    await store.close()

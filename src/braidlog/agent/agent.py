@@ -35,7 +35,8 @@ from braidlog.cache.blocks import BlockCache
 from braidlog.control.interface import ControlPlane, FenceAgent
 from braidlog.cost.prices import PRICES, price_for, puts_per_s_for_budget
 from braidlog.cost.topics import TopicMeter
-from braidlog.objects.store import Store
+from braidlog.objects.owner import WrongStore, read_owner
+from braidlog.objects.store import NotFound, Store, StoreError
 from braidlog.records.batch import TRANSACTIONAL_BIT
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
@@ -62,6 +63,7 @@ log = structlog.get_logger(__name__)
 EARLY_BURST_S = 2.0
 """The budget saves up this many seconds of early uploads, for writes that come in small bursts."""
 DRAIN_TIMEOUT_S = 10.0
+OWNER_WAIT_S = 10.0
 FENCE_BACKOFF_S_FIRST, FENCE_BACKOFF_S_MAX = 0.1, 5.0
 SEQUENCING_SHARE = 1 / 3
 """Of a produce request's time: the rest is for its upload."""
@@ -276,7 +278,13 @@ class Agent:
         advertised = self.settings.advertised
         cache_address = await self.zone_cache.start() if self.zone_cache is not None else ""
         port = advertised.port if advertised is not None else self.port
-        await self._join(self.settings.advertised_host, port, cache_address)
+        try:
+            await self._join(self.settings.advertised_host, port, cache_address)
+        except BaseException:
+            server.close()
+            if self.zone_cache is not None:
+                await self.zone_cache.close()
+            raise
         if self.zone_cache is not None:
             self._background.spawn(self.zone_cache.follow())
         self._background.spawn(self.follower.run())
@@ -294,10 +302,36 @@ class Agent:
         try:
             await self.session.register(host, port, cache_address)
             await self.follower.load()
+            await self._check_store_of(self.view.cluster_id)
+        except WrongStore:
+            await self.session.leave()
+            raise
         except (ControlUnavailable, DeadlineExceeded):
             if self.ripcord.mode == "off":
                 raise
             await self.ripcord.start_alone(host, port, cache_address)
+
+    async def _check_store_of(self, cluster_id: str) -> None:
+        """What is written to another store than the control plane's would be acknowledged, and found by nobody."""
+        url, deadline_s = self.store.url, self.clock.monotonic_s() + OWNER_WAIT_S
+        while True:
+            try:
+                owner = await read_owner(self.store)
+                break
+            except NotFound:
+                # The control plane may be about to write it: it was not able to when it started.
+                if self.clock.monotonic_s() >= deadline_s:
+                    message = f"{url} is not the control plane's store: no cluster has used it"
+                    raise WrongStore(message, help="Give agents and control plane the same --store.") from None
+                await self.clock.sleep(OWNER_WAIT_S / 5)
+            except StoreError as error:
+                log.warning("whose store it is cannot be told yet", store=url, error=str(error), help=error.help)
+                return
+        if owner != cluster_id:
+            raise WrongStore(
+                f"{url} belongs to cluster {owner}, and the control plane to {cluster_id}",
+                help="Give agents and control plane the same --store.",
+            )
 
     async def stop(self) -> None:
         """Stop accepting, leave, so that clients are sent elsewhere, and answer what was accepted."""

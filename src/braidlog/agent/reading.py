@@ -10,7 +10,7 @@ from struct import Struct
 from braidlog.agent.view import PartitionView
 from braidlog.cache.blocks import BlockCache
 from braidlog.control.interface import ControlPlane, FindExtents, IndexedExtent, StoredObject
-from braidlog.objects.store import Bytes, NotFound
+from braidlog.objects.store import Bytes, NotFound, StoreError
 from braidlog.records.batch import HEAD_BYTES, HEADER_BYTES, PREFIX_BYTES, offset_head
 
 LEADER_EPOCH = 0
@@ -85,14 +85,21 @@ class Reader:
             data = self._held(extent, stored)
             if data is None:
                 return None
-            if not append_batches(result, data, extent.base_offset, bytes_max, end_offset):
+            try:
+                all_fit = append_batches(result, data, extent.base_offset, bytes_max, end_offset)
+            except DamagedExtent:
+                if not result.buffers:
+                    raise
+                break
+            if not all_fit:
                 break
         return result if result.buffers else None
 
     async def read(self, partition: PartitionView, offset: int, bytes_max: int, end_offset: int = OFFSET_MAX) -> Slice:
         """Whole batches from `offset` on, at least one, up to about `bytes_max`, and only such below `end_offset`.
 
-        An object that is gone has been replaced (or expired) since the index was read: look again once.
+        An object that is gone has been replaced (or expired) since the index was read: look again once. What cannot be
+        read does not keep from a consumer what comes before it: whoever asks for it next is told.
         """
         try:
             return await self._read(partition, offset, bytes_max, end_offset, fresh=False)
@@ -111,8 +118,14 @@ class Reader:
             for extent, stored in found:
                 if (result.size_bytes >= bytes_max and result.buffers) or extent.base_offset >= end_offset:
                     return result
-                data = await self.bytes_of(extent, stored)
-                if not append_batches(result, data, extent.base_offset, bytes_max, end_offset):
+                try:
+                    data = await self.bytes_of(extent, stored)
+                    all_fit = append_batches(result, data, extent.base_offset, bytes_max, end_offset)
+                except (StoreError, DamagedExtent):
+                    if not result.buffers:
+                        raise
+                    return result
+                if not all_fit:
                     return result
             if result.buffers or not found or found[-1][0].end_offset <= result.next_offset:
                 return result

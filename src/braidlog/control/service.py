@@ -79,6 +79,7 @@ from braidlog.control.sequencer import Sequencer
 from braidlog.control.sequences import Sequences
 from braidlog.control.service_groups import GroupCalls
 from braidlog.control.settings import ControlSettings
+from braidlog.control.store_owner import CHECK_INTERVAL_S, StoreOwner
 from braidlog.control.sweeper import Sweeper
 from braidlog.control.transactions import Transactions
 from braidlog.control.writers import Writers
@@ -109,6 +110,7 @@ class ControlService(GroupCalls):
         # The epoch is part of each random stream: a restart with the same seed must not repeat its identifiers.
         epoch = await metadata.acquire_fencing_epoch()
         self.cluster_id = await self._load_cluster_id()
+        self.store_owner = StoreOwner(self._store, metadata, self.cluster_id)
         self.feed = Feed(epoch, events_max=settings.feed_events_max, ring_bytes_max=settings.feed_bytes_max)
         self.catalog = Catalog(metadata, turn, self.feed, clock, self._entropy.fork(f"catalog/{epoch}"))
         self.quotas = ClientQuotas(metadata, turn, self.feed)
@@ -260,6 +262,7 @@ class ControlService(GroupCalls):
         if self.journals.may_exist:
             # What was journaled while no control plane was there should not wait for the next scan.
             await self.journals.plan_once()
+        await self.store_owner.check_at_start()
         self._running = True
         self._start_loops(self._steps())
 
@@ -296,6 +299,7 @@ class ControlService(GroupCalls):
             await self.jobs.note_done(EXPIRE, "retention", dropped, f"{dropped} extents dropped")
 
     async def _sweep(self) -> None:
+        await self.store_owner.check()
         swept = await self.sweeper.run_once()
         await self.journal_closer.run_once()
         if swept.orphan_count or swept.unreferenced_count:
@@ -317,6 +321,7 @@ class ControlService(GroupCalls):
             ("write epochs", settings.epoch_interval_s, self.epochs.advance),
             ("agent sessions", settings.heartbeat_interval_s, self.agents.expire_once),
             ("retention", settings.retention_interval_s, self._expire),
+            ("store owner", CHECK_INTERVAL_S, self.store_owner.check),
             ("sweeper", settings.sweep_interval_s, self._sweep),
             ("job planning", settings.jobs.plan_interval_s, self.planner.plan_once),
             ("job leases", settings.jobs.lease_s / 5, self.jobs.expire_once),

@@ -26,6 +26,9 @@
 
 `producer-ids/<block>`
     Whoever created it may give out the block's ids to producers. Never deleted. The number has ten digits.
+
+`cluster.json`
+    The cluster that the store belongs to. Never changed, and never deleted.
 """
 
 import re
@@ -50,11 +53,13 @@ _INCARNATION = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DATA = re.compile(r"data/([0-9a-f])/([0-9]{10})/([A-Za-z0-9_-]{1,64})-([0-9]{10})")
 _JOURNAL = re.compile(r"journal/([A-Za-z0-9_-]{1,64})/([0-9]{10})/([0-9]{10})")
 _SHUFFLE = re.compile(r"shuffle/([A-Za-z0-9_-]{1,64})/([0-9a-f])/([A-Za-z0-9_-]{1,64})-([0-9]{10})")
+DATA_PREFIX = "data/"
 JOURNAL_PREFIX = "journal/"
 SHUFFLE_PREFIX = "shuffle/"
 DISCOVERY_PREFIX = "discovery/"
 AGENT_SNAPSHOT_KEY = "snapshot/agents/current"
 PRODUCER_IDS_PREFIX = "producer-ids/"
+OWNER_KEY = "cluster.json"
 
 
 class InvalidKey(BraidError):

@@ -39,6 +39,7 @@ from braidlog.objects.store import (
     Conflict,
     ListPage,
     ObjectMeta,
+    StoreDenied,
     StoreTimeout,
     Tail,
     TornRead,
@@ -361,9 +362,15 @@ class LocalStore:
         flags |= os.O_CREAT | os.O_CLOEXEC
         try:
             return os.open(path, flags, 0o644)
-        except FileNotFoundError:
-            self._make_folders("", self._own_folder, cached=False)
-            return os.open(path, flags, 0o644)
+        except (FileNotFoundError, NotADirectoryError):
+            try:
+                self._make_folders("", self._own_folder, cached=False)
+                return os.open(path, flags, 0o644)
+            except (FileNotFoundError, NotADirectoryError, FileExistsError) as error:
+                raise StoreDenied(
+                    f"{self._root} is not a folder, and cannot be made one: {error.strerror}",
+                    help="Name a folder that is there, or that can be made.",
+                ) from error
 
     def _make_folders(self, key: str, folder: str, *, cached: bool) -> None:
         """Make a folder and those above it, each durable in the one above.
