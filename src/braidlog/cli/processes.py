@@ -189,6 +189,9 @@ def control(
     serve("braid control", settings.control, start, ready_file, format)
 
 
+_READY_FILE_HELP = "Name a file in a folder that is there and that this user may write to."
+
+
 def serve(
     name: str,
     settings: "CommonSettings",
@@ -199,6 +202,7 @@ def serve(
     """Run until a signal asks to stop: cleanly at the first, at once at the second."""
     from braidlog.runtime.logs import configure_logs
 
+    _check_ready_file(ready_file)
     configure_logs(settings.log_level, settings.log_format)
     _do_without_hypothesis()
 
@@ -274,6 +278,22 @@ def _stop_on_signals(name: str) -> asyncio.Event:
     return stop
 
 
+def _check_ready_file(ready_file: Path | None) -> None:
+    """Whoever waits for the file would wait for ever: what keeps it from being written is told before the start."""
+    if ready_file is None:
+        return
+    folder = ready_file.parent
+    if not folder.is_dir():
+        why = f"there is no folder {folder}"
+    elif ready_file.is_dir():
+        why = "it is a folder"
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        why = f"nothing may be written to {folder}"
+    else:
+        return
+    raise CommandError(f"--ready-file {ready_file} cannot be written: {why}", help=_READY_FILE_HELP)
+
+
 def _unready(ready_file: Path | None) -> None:
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
@@ -285,12 +305,17 @@ def _announce(
     from braidlog.objects.open import redacted
 
     facts: dict[str, Any] = {"pid": os.getpid(), **endpoints.as_dict()}
+    if ready_file is not None:
+        # Whoever waits for the file must never see half of it.
+        unfinished = ready_file.with_name(f"{ready_file.name}.{os.getpid()}")
+        try:
+            unfinished.write_text(json.dumps(facts))
+            unfinished.rename(ready_file)
+        except OSError as error:
+            raise CommandError(
+                f"--ready-file {ready_file} cannot be written: {error.strerror}", help=_READY_FILE_HELP
+            ) from error
     if output is OutputFormat.JSON:
         emit_json({"ready": name, **facts})
     parts = [f"{what} {where}" for what, where in endpoints.as_dict().items()]
     say(f"{name}: ready, {', '.join(parts)}, store {redacted(settings.store_url)}")
-    if ready_file is not None:
-        # Whoever waits for the file must never see half of it.
-        unfinished = ready_file.with_name(f"{ready_file.name}.{os.getpid()}")
-        unfinished.write_text(json.dumps(facts))
-        unfinished.rename(ready_file)
