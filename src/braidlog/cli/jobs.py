@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -26,6 +27,25 @@ Control = Annotated[
     str,
     typer.Option("--control", envvar="BRAIDLOG_CONTROL", metavar="HOST:PORT", help="The control plane of the cluster."),
 ]
+
+
+class JobKind(StrEnum):
+    """The kinds that the control plane knows, without loading it."""
+
+    MERGE = "merge"
+    COMPACT = "compact"
+    EXPIRE = "expire"
+    SCAN = "scan"
+    REPLAY = "replay"
+
+
+class JobState(StrEnum):
+    """What becomes of a job."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
 
 
 def pipeline(
@@ -70,9 +90,13 @@ def pipeline(
 
 
 def jobs(
-    kind: Annotated[list[str] | None, typer.Option("--kind", help="merge, compact or expire; repeat for more.")] = None,
+    kind: Annotated[
+        list[JobKind] | None,
+        typer.Option("--kind", metavar="KIND", help="merge, compact, expire, scan or replay; repeat for more."),
+    ] = None,
     state: Annotated[
-        list[str] | None, typer.Option("--state", help="waiting, running, done or failed; repeat for more.")
+        list[JobState] | None,
+        typer.Option("--state", metavar="STATE", help="waiting, running, done or failed; repeat for more."),
     ] = None,
     control: Control = DEFAULT_CONTROL,
     format: Format = OutputFormat.TEXT,
@@ -84,7 +108,9 @@ def jobs(
     from braidlog.control.interface import ListJobs
 
     async def ask(plane: "ControlPlane") -> "list[JobListing]":
-        answer = await plane.list_jobs(ListJobs(kind or [], state or []), timeout_s=CALL_TIMEOUT_S)
+        answer = await plane.list_jobs(
+            ListJobs([str(each) for each in kind or []], [str(each) for each in state or []]), timeout_s=CALL_TIMEOUT_S
+        )
         return answer.jobs
 
     columns = ["job", "kind", "state", "subject", "bytes_in", "bytes_out", "extents_in", "extents_out", "attempts"]
@@ -147,12 +173,15 @@ async def compact_topic(plane: "ControlPlane", topic: str, timeout_s: float) -> 
 
 
 async def _request(plane: "ControlPlane", topic: str) -> "CompactionRequested":
+    from braidlog.control.error_codes import ErrorCode
     from braidlog.control.interface import RequestCompaction
 
     asked = await plane.request_compaction(RequestCompaction(topic), timeout_s=CALL_TIMEOUT_S)
+    if asked.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise CommandError(asked.error_message, help="`braid topic list` shows the topics.")
     if asked.error_code:
         raise CommandError(
-            asked.error_message, help=f"braid topic alter {topic} --config cleanup.policy=compact, if it should be."
+            asked.error_message, help=f"braid topic alter {topic} --set cleanup.policy=compact, if it should be."
         )
     return asked
 
