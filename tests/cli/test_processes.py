@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, KafkaException
 from typer.testing import CliRunner
 
 from braidlog.cli.children import BraidProcess
@@ -78,6 +79,42 @@ def test_topics(bootstrap: str) -> None:
         braid(bootstrap, "topic", "describe", "t1")
 
 
+def test_where_some_fail_all_are_told_of(bootstrap: str) -> None:
+    def outcome(*arguments: str) -> tuple[int, Any, str]:
+        command = [sys.executable, "-m", "braidlog.cli.main", *arguments, "--bootstrap", bootstrap]
+        done = subprocess.run([*command, "--format", "json"], capture_output=True, text=True, check=False)
+        return done.returncode, [tuple(row.values()) for row in json.loads(done.stdout)], done.stderr
+
+    braid(bootstrap, "topic", "create", "old", "-p", "1")
+    code, rows, said = outcome("topic", "create", "old", "new", "bad/name")
+    assert (code, [row[:2] for row in rows]) == (1, [("old", False), ("new", True), ("bad/name", False)])
+    assert said.count("error: ") == 2
+    assert "'old'" in said
+    assert "'bad/name'" in said
+
+    braid(bootstrap, "group", "reset-offsets", "brandnew", "--topic", "new", "--to", "latest")
+    code, rows, said = outcome("group", "delete", "brandnew", "nosuch")
+    assert (code, rows) == (1, [("brandnew", True), ("nosuch", False, "there is no group 'nosuch'")])
+    assert said.startswith("error: there is no group 'nosuch'\n")
+
+    code, rows, said = outcome("topic", "delete", "nope", "new", "nada", "new")
+    gone = [(name, False, f"there is no topic '{name}'") for name in ("nope", "nada")]
+    assert (code, rows) == (1, [gone[0], ("new", True), gone[1]])
+    assert [line for line in said.splitlines() if line.startswith("error: ")] == [f"error: {row[2]}" for row in gone]
+
+    result = CliRunner().invoke(app, ["topic", "delete", "nope", "old", "--bootstrap", bootstrap])
+    assert (result.stderr, str(result.exception)) == ("old: deleted\n", "there is no topic 'nope'")
+
+
+@pytest.mark.parametrize("change", [["--set", "retention.ms=5", "-p", "2"], ["--set", "retention.ms=x", "-p", "5"]])
+def test_where_one_change_is_refused_nothing_is_changed(bootstrap: str, change: list[str]) -> None:
+    braid(bootstrap, "topic", "create", "kept", "-p", "3", "--if-not-exists")
+    with pytest.raises(KafkaException):
+        braid(bootstrap, "topic", "alter", "kept", *change)
+    described = braid(bootstrap, "topic", "describe", "kept")
+    assert (len(described["partitions"]), described["configs"]) == (3, [])
+
+
 def test_partitions_by_default_are_those_of_the_settings(bootstrap: str) -> None:
     braid(bootstrap, "topic", "create", "by-default")
     assert len(braid(bootstrap, "topic", "describe", "by-default")["partitions"]) == 3
@@ -114,6 +151,7 @@ def test_groups(bootstrap: str) -> None:
     braid(bootstrap, "produce", "shared", given="".join(f"{n}\n" for n in range(10)))
     assert len(braid(bootstrap, "consume", "shared", "--group", "g", "--count", "4")) == 4
     assert {"group": "g", "state": "empty"} in braid(bootstrap, "group", "list")
+    assert braid(bootstrap, "group", "describe", "g")["lag"] == 6
     assert braid(bootstrap, "group", "describe", "g")["offsets"] == [
         {"topic": "shared", "partition": 0, "committed": 4, "high_watermark": 10, "lag": 6, "client": None}
     ]
@@ -135,6 +173,21 @@ def test_groups(bootstrap: str) -> None:
     assert "g" not in [row["group"] for row in braid(bootstrap, "group", "list")]
     with pytest.raises(CommandError, match="no group 'g'"):
         braid(bootstrap, "group", "describe", "g")
+
+
+def test_how_far_behind_a_group_is_that_has_committed_nothing(bootstrap: str) -> None:
+    braid(bootstrap, "topic", "create", "unread", "-p", "1")
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "idle", "enable.auto.commit": False})
+    with contextlib.closing(consumer):
+        consumer.subscribe(["unread"])
+        for _ in range(100):
+            consumer.poll(0.1)
+            if consumer.assignment():
+                break
+        described = braid(bootstrap, "group", "describe", "idle")
+        assert (described["lag"], [row["lag"] for row in described["offsets"]]) == (None, [None])
+        shown = CliRunner().invoke(app, ["group", "describe", "idle", "--bootstrap", bootstrap]).stdout
+        assert shown.startswith("group idle: stable, 1 member, lag -\n")
 
 
 def fencing_epoch(database: Path) -> int:

@@ -4,17 +4,22 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import click
 import pytest
 import typer.main
+from confluent_kafka import KafkaError, KafkaException
 from typer.testing import CliRunner
 
 from braidlog import __version__
-from braidlog.cli.errors import CommandError, explain
+from braidlog.cli.errors import CommandError, explain, failures_of, tell_outcomes
+from braidlog.cli.jobs import JobKind, JobState, compact_topic
 from braidlog.cli.main import app
 from braidlog.cli.output import OutputFormat, emit_fields, format_table
+from braidlog.control.error_codes import ErrorCode
+from braidlog.control.interface import jobs as interface
 from braidlog.runtime.errors import BraidError, Remedy
 
 HEAVY = [
@@ -133,6 +138,9 @@ def test_wrong_arguments(arguments: list[str], says: str) -> None:
         ["topic", "create", "t", "-p", "100001"],
         ["topic", "alter", "t", "-p", "0"],
         ["produce", "t", "--compression", "7z"],
+        ["group", "reset-offsets", "", "--topic", "t", "--to", "latest"],
+        ["jobs", "--kind", "foo"],
+        ["jobs", "--state", "foo"],
     ],
 )
 def test_values_out_of_range(arguments: list[str]) -> None:
@@ -194,7 +202,78 @@ def test_unexpected_errors_are_explained_too() -> None:
     class Busy(BraidError):
         remedy = Remedy.RETRY
 
-    assert explain(Busy("too much")) == ("too much", "What can be done: retry.")
+    assert explain(Busy("too much")) == ("too much", "It may pass: try again.")
+
+
+@pytest.mark.parametrize("kind", Remedy)
+def test_errors_without_help_of_their_own_get_a_sentence(kind: Remedy) -> None:
+    class Wrong(BraidError):
+        remedy = kind
+
+    advice = explain(Wrong("wrong"))[1]
+    assert len(advice.split()) > 3
+    assert advice.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (KafkaError.NOT_CONTROLLER, "Is the control plane running?"),
+        (KafkaError.COORDINATOR_NOT_AVAILABLE, "Is the control plane running?"),
+        (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, "it may pass"),
+        (KafkaError.REQUEST_TIMED_OUT, "it may pass"),
+        (KafkaError.POLICY_VIOLATION, "it will not pass"),
+        (KafkaError._BAD_MSG, "it will not pass"),
+    ],
+)
+def test_what_may_pass_is_told_by_the_code(code: int, says: str) -> None:
+    assert says in explain(KafkaException(KafkaError(code)))[1]
+
+
+def test_what_nobody_answers_in_time_is_told_by_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("braidlog.cli.kafka.CALL_TIMEOUT_S", 0.01)
+    answered: Future[None] = Future()
+    answered.set_result(None)
+    failures = failures_of({"a": answered, "b": Future()})
+    with pytest.raises(CommandError, match="nobody knows what became of 'b'"):
+        tell_outcomes(OutputFormat.JSON, "topic", "created", {"a": True, "b": False}, failures)
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["topic"], row["created"]) for row in rows] == [("a", True), ("b", None)]
+
+
+def test_all_kinds_and_states_of_jobs_can_be_asked_for() -> None:
+    assert {*JobKind} == {interface.MERGE, interface.COMPACT, interface.EXPIRE, interface.SCAN, interface.REPLAY}
+    assert {*JobState} == {interface.WAITING, interface.RUNNING, interface.DONE, interface.FAILED}
+    listed = CliRunner().invoke(app, ["jobs", "--help"]).stdout
+    assert all(each in listed for each in (*JobKind, *JobState))
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "braid topic list"),
+        (ErrorCode.POLICY_VIOLATION, "braid topic alter t --set cleanup.policy=compact"),
+    ],
+)
+async def test_a_topic_that_cannot_be_compacted(code: ErrorCode, says: str) -> None:
+    class Plane:
+        async def request_compaction(self, request: object, *, timeout_s: float) -> interface.CompactionRequested:
+            return interface.CompactionRequested(int(code), [], "no")
+
+    with pytest.raises(CommandError) as caught:
+        await compact_topic(Plane(), "t", 1.0)  # type: ignore[arg-type]
+    assert says in caught.value.help
+
+
+@pytest.mark.parametrize("name", ["nope/ready", "."])
+def test_a_ready_file_that_cannot_be_written_is_found_before_the_start(tmp_path: Path, name: str) -> None:
+    ready = tmp_path / name
+    done = braid("up", "--store", f"file://{tmp_path}/store", "--ready-file", str(ready), cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: --ready-file {ready} cannot be written: ")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

@@ -17,7 +17,14 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
+
+def _named(group: str) -> str:
+    if not group:
+        raise typer.BadParameter("a group's id cannot be empty.")
+    return group
+
+
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.", callback=_named)]
 
 
 @app.command("list")
@@ -47,13 +54,12 @@ def describe(group: Group, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, format: For
     """
     from confluent_kafka import ConsumerGroupState
 
-    from braidlog.cli.errors import CommandError
     from braidlog.cli.kafka import admin, result
 
     client = admin(bootstrap)
     description = result(client.describe_consumer_groups([group]), group)
     if description.state == ConsumerGroupState.DEAD:
-        raise CommandError(f"there is no group {group!r}", help="`braid group list` shows the groups.")
+        raise _no_such_group(group)
     owners: dict[tuple[str, int], str] = {}
     members = []
     for member in description.members:
@@ -69,16 +75,25 @@ def describe(group: Group, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, format: For
         )
     offsets = _lag(client, group, owners)
     state = description.state.name.lower()
+    # Where nothing is committed nobody knows how far behind the group is, and it may be everything.
+    known = [row["lag"] for row in offsets if row["lag"] is not None]
+    lag = sum(known) if known else None
     if format is OutputFormat.JSON:
-        emit_json({"group": group, "state": state, "members": members, "offsets": offsets})
+        emit_json({"group": group, "state": state, "lag": lag, "members": members, "offsets": offsets})
         return
-    emit(f"group {group}: {state}, {counted(len(members), 'member')}, lag {sum(row['lag'] or 0 for row in offsets)}")
+    emit(f"group {group}: {state}, {counted(len(members), 'member')}, lag {'-' if lag is None else lag}")
     if offsets:
         emit("")
         emit_rows(format, ["topic", "partition", "committed", "high_watermark", "lag", "client"], offsets)
     if members:
         emit("")
         emit_rows(format, ["member", "client", "host", "partitions"], members)
+
+
+def _no_such_group(group: str) -> Exception:
+    from braidlog.cli.errors import CommandError
+
+    return CommandError(f"there is no group {group!r}", help="`braid group list` shows the groups.")
 
 
 def _lag(client: "AdminClient", group: str, owners: dict[tuple[str, int], str]) -> list[dict[str, Any]]:
@@ -127,17 +142,19 @@ def delete(
 
     Example: braid group delete billing
     """
-    from braidlog.cli.kafka import admin, result
+    from confluent_kafka import KafkaError
 
+    from braidlog.cli.errors import failures_of, kafka_code, tell_outcomes
+    from braidlog.cli.kafka import admin
+
+    groups = list(dict.fromkeys(groups))
     client = admin(bootstrap)
-    futures = client.delete_consumer_groups(groups)
-    for group in groups:
-        result(futures, group)
-    if format is OutputFormat.JSON:
-        emit_json([{"group": group, "deleted": True} for group in groups])
-    else:
-        for group in groups:
-            say(f"{group}: deleted")
+    failures = failures_of(client.delete_consumer_groups(groups))
+    done = {group: group not in failures for group in groups}
+    for group, error in failures.items():
+        if kafka_code(error) == KafkaError.GROUP_ID_NOT_FOUND:
+            failures[group] = _no_such_group(group)
+    tell_outcomes(format, "group", "deleted", done, failures)
 
 
 @app.command("reset-offsets")

@@ -40,28 +40,22 @@ def create(
 
     Example: braid topic create orders -p 6 --config retention.ms=86400000
     """
-    from confluent_kafka import KafkaError, KafkaException
+    from confluent_kafka import KafkaError
     from confluent_kafka.admin import NewTopic
 
-    from braidlog.cli.kafka import admin, result
+    from braidlog.cli.errors import failures_of, kafka_code, tell_outcomes
+    from braidlog.cli.kafka import admin
 
     configs = pairs(config, "--config")
+    names = list(dict.fromkeys(names))
     client = admin(bootstrap)
-    futures = client.create_topics([NewTopic(name, num_partitions=partitions, config=configs) for name in names])
-    created = []
-    for name in names:
-        try:
-            result(futures, name)
-            created.append({"topic": name, "created": True})
-        except KafkaException as error:
-            if not (if_not_exists and error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS):
-                raise
-            created.append({"topic": name, "created": False})
-    if format is OutputFormat.JSON:
-        emit_json(created)
-    else:
-        for row in created:
-            say(f"{row['topic']}: {'created' if row['created'] else 'was there already'}")
+    failures = failures_of(
+        client.create_topics([NewTopic(name, num_partitions=partitions, config=configs) for name in names])
+    )
+    done = {name: name not in failures for name in names}
+    if if_not_exists:
+        failures = {n: error for n, error in failures.items() if kafka_code(error) != KafkaError.TOPIC_ALREADY_EXISTS}
+    tell_outcomes(format, "topic", "created", done, failures, otherwise="was there already")
 
 
 @app.command("list")
@@ -179,16 +173,18 @@ def alter(
     changes = pairs(set, "--set")
     if not changes and not unset and partitions is None:
         raise CommandError("nothing to change", help="Give --set NAME=VALUE, --unset NAME or --partitions N.")
+    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in changes.items()]
+    entries += [ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE) for name in unset or []]
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
     client = admin(bootstrap)
-    if changes or unset:
-        entries = [
-            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in changes.items()
-        ]
-        entries += [ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE) for name in unset or []]
-        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
-        result(client.incremental_alter_configs([resource]), resource)
+    # Where one thing is refused, nothing is to change: the configs come last, because they may delete records, and are
+    # checked before there are more partitions, which cannot be taken back.
     if partitions is not None:
+        if entries:
+            result(client.incremental_alter_configs([resource], validate_only=True), resource)
         result(client.create_partitions([NewPartitions(topic, partitions)]), topic)
+    if entries:
+        result(client.incremental_alter_configs([resource]), resource)
     if format is OutputFormat.JSON:
         emit_json({"topic": topic, "set": changes, "unset": unset or [], "partitions": partitions})
     else:
@@ -206,25 +202,18 @@ def delete(
 
     Example: braid topic delete orders
     """
-    from confluent_kafka import KafkaError, KafkaException
+    from confluent_kafka import KafkaError
 
-    from braidlog.cli.kafka import admin, result
+    from braidlog.cli.errors import failures_of, kafka_code, tell_outcomes
+    from braidlog.cli.kafka import admin
 
+    names = list(dict.fromkeys(names))
     client = admin(bootstrap)
-    futures = client.delete_topics(names)
-    deleted = []
-    for name in names:
-        try:
-            result(futures, name)
-            deleted.append({"topic": name, "deleted": True})
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise
-            if not if_exists:
-                raise _no_such_topic(name) from error
-            deleted.append({"topic": name, "deleted": False})
-    if format is OutputFormat.JSON:
-        emit_json(deleted)
-    else:
-        for row in deleted:
-            say(f"{row['topic']}: {'deleted' if row['deleted'] else 'was not there'}")
+    failures = failures_of(client.delete_topics(names))
+    done = {name: name not in failures for name in names}
+    absent = [name for name, error in failures.items() if kafka_code(error) == KafkaError.UNKNOWN_TOPIC_OR_PART]
+    for name in absent:
+        del failures[name]
+    if not if_exists:
+        failures |= {name: _no_such_topic(name) for name in absent}
+    tell_outcomes(format, "topic", "deleted", done, failures, otherwise="was not there")
