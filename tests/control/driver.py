@@ -18,9 +18,10 @@ from braidlog.control.metadata import MetadataStore, open_metadata
 from braidlog.control.service import ControlService
 from braidlog.control.settings import ControlSettings
 from braidlog.objects.format import encode_footer, encode_trailer
-from braidlog.objects.keys import data_key
+from braidlog.objects.keys import OWNER_KEY, data_key
 from braidlog.objects.layout import KAFKA_BATCHES, BatchEntry, ExtentEntry, Footer
 from braidlog.objects.memory import MemoryBucket, MemoryStore
+from braidlog.objects.owner import claim
 from braidlog.runtime.entropy import SeededEntropy
 
 BATCH_BYTES = 100
@@ -66,6 +67,11 @@ class Plane:
     bucket: MemoryBucket
     store: MemoryStore
 
+    @property
+    def keys(self) -> list[str]:
+        """Of all objects in the store, but for the one that says whose it is."""
+        return [key for key in self.bucket.keys if key != OWNER_KEY]
+
 
 async def start_plane(
     url: str = "sqlite://",
@@ -78,6 +84,8 @@ async def start_plane(
     bucket = bucket or MemoryBucket()
     store = MemoryStore(bucket, url="memory://", clock=clock)
     metadata = await open_metadata(url)
+    # What tests commit they do not store, so a store that is new after a restart has to say whose it is by itself.
+    await claim(store, str(SeededEntropy(url).uuid()))
     service = ControlService(metadata, store, clock, SeededEntropy(url), settings or ControlSettings())
     await service.start()
     return Plane(service, metadata, clock, bucket, store)

@@ -236,7 +236,7 @@ async def test_an_agent_paused_while_its_sequence_is_sealed_writes_nothing_that_
     await plane.service.journals.plan_once()
     await agent.work()
     assert await record_count(plane, topic) == 1
-    assert journal_key("agent-a", 0, 1) in plane.bucket.keys
+    assert journal_key("agent-a", 0, 1) in plane.keys
     # Awake, it commits what it had put before: nothing happens. What it could not put goes to a new sequence.
     assert (await plane.service.commit_object(file(topic, 0))).extents == []
     assert len((await plane.service.commit_object(file(topic, 0, sequence=1))).extents) == 1
@@ -360,8 +360,8 @@ async def test_an_unsequenced_file_is_never_swept(plane: Plane, agent: Replaying
     plane.clock.advance(2 * SETTINGS.full_sweep_interval_s)
     await plane.service.sweeper.run_once()
     await plane.service.journal_closer.run_once()
-    assert len(plane.bucket.keys) == 1
-    assert not plane.service.journal_closer.may_delete(plane.bucket.keys[0])
+    assert len(plane.keys) == 1
+    assert not plane.service.journal_closer.may_delete(plane.keys[0])
 
 
 async def test_a_sequence_is_closed_when_nothing_points_to_it_and_nothing_of_it_comes_back(
@@ -372,16 +372,16 @@ async def test_a_sequence_is_closed_when_nothing_points_to_it_and_nothing_of_it_
         await agent.put(made)
     await plane.service.journals.plan_once()
     await agent.work()
-    assert len(plane.bucket.keys) == 3 + SLOTS_IN_FLIGHT_MAX
+    assert len(plane.keys) == 3 + SLOTS_IN_FLIGHT_MAX
     plane.clock.advance(300)
     await plane.service.sweeper.run_once()
     assert await plane.service.journal_closer.run_once() == 0
     await plane.service.delete_records(DeleteRecords(topic.partition_ids[0], -1))
     plane.clock.advance(61)
     assert (await plane.service.sweeper.run_once()).unreferenced_count == 3
-    assert len(plane.bucket.keys) == SLOTS_IN_FLIGHT_MAX
+    assert len(plane.keys) == SLOTS_IN_FLIGHT_MAX
     assert await plane.service.journal_closer.run_once() == 1
-    assert plane.bucket.keys == []
+    assert plane.keys == []
     for _ in range(SETTINGS.grace_epochs + 5):
         await plane.service.epochs.advance()
     await plane.service.sweeper.run_once()
@@ -407,12 +407,12 @@ async def test_a_file_that_lands_when_its_sequence_is_closed_goes_with_the_next_
     await agent.put(file(topic, 0))
     await agent.put(file(topic, 0, sequence=1))
     assert await plane.service.journal_closer.run_once() == 0
-    assert len(plane.bucket.keys) == 2
+    assert len(plane.keys) == 2
     for _ in range(2):  # whoever is restarted more often than the sweep is due still does it
         plane.clock.advance(SETTINGS.full_sweep_interval_s / 2)
         await restart(plane, tmp_path)
     await plane.service.journal_closer.run_once()
-    assert plane.bucket.keys == [journal_key("agent-a", 1, 0)]
+    assert plane.keys == [journal_key("agent-a", 1, 0)]
 
 
 async def test_fences_stay_until_no_sleeper_can_write_there(
@@ -426,7 +426,7 @@ async def test_fences_stay_until_no_sleeper_can_write_there(
     assert await plane.service.journal_closer.run_once() == 0
     plane.clock.advance(2)
     assert await plane.service.journal_closer.run_once() == 1
-    assert plane.bucket.keys == []
+    assert plane.keys == []
 
 
 async def test_sequences_closed_out_of_order_are_remembered(plane: Plane, topic: TopicInfo) -> None:

@@ -49,7 +49,7 @@ async def test_an_orphan_is_swept_and_can_never_be_sequenced(plane: Plane) -> No
     await pass_epochs(plane, 1)
     swept = await plane.service.sweeper.run_once()
     assert (swept.listed_count, swept.orphan_count) == (2, 1)
-    assert plane.bucket.keys == [kept.key]
+    assert plane.keys == [kept.key]
     refused = await plane.service.commit_object(orphan)
     assert (refused.error_code, refused.extents) == (6, [])
     assert (await plane.service.commit_object(kept)) == first_verdict
@@ -105,7 +105,7 @@ async def test_what_lands_after_its_epoch_was_swept_is_found_by_a_full_sweep(pla
     assert (await plane.service.sweeper.run_once()).orphan_count == 0
     plane.clock.advance(2000)
     assert (await plane.service.sweeper.run_once()).orphan_count == 1
-    assert plane.bucket.keys == []
+    assert plane.keys == []
 
 
 async def test_an_object_goes_a_while_after_its_last_extent(plane: Plane) -> None:
@@ -116,7 +116,7 @@ async def test_an_object_goes_a_while_after_its_last_extent(plane: Plane) -> Non
     assert (await plane.service.sweeper.run_once()).unreferenced_count == 0
     plane.clock.advance(61)
     assert (await plane.service.sweeper.run_once()).unreferenced_count == 1
-    assert plane.bucket.keys == []
+    assert plane.keys == []
     # Its nonce is known until the floor has passed: it cannot come back.
     assert (await plane.service.commit_object(request)).extents[0].verdicts[0].base_offset == 0
     await pass_epochs(plane, 3)
@@ -148,7 +148,7 @@ async def test_a_deleted_topics_objects_go(plane: Plane) -> None:
     assert await plane.service.retention.run_once() == 4
     plane.clock.advance(61)
     assert (await plane.service.sweeper.run_once()).unreferenced_count == 3
-    assert plane.bucket.keys == [shared.key]
+    assert plane.keys == [shared.key]
     assert await plane.metadata.read(lambda tx: tx.query("SELECT COUNT(*) FROM partitions")) == [(1,)]
 
 

@@ -58,11 +58,11 @@ async def test_small_extents_become_one_and_nothing_else_changes(plane: Plane) -
         assert await read_all(plane, topic, partition) == before[partition]
     # All partitions are in one object, and the old ones stay for the grace period.
     assert len({(await extents(plane, topic, partition))[0][2] for partition in range(3)}) == 1
-    assert len(plane.bucket.keys) == 21
+    assert len(plane.keys) == 21
     assert [plane.service.catalog.partitions[each].size_bytes for each in topic.partition_ids] == size_bytes
     plane.clock.advance(61)
     assert (await plane.service.sweeper.run_once()).unreferenced_count == 20
-    assert len(plane.bucket.keys) == 1
+    assert len(plane.keys) == 1
     assert [await read_all(plane, topic, partition) for partition in range(3)] == before
     assert await work_off(plane) == 0
 
@@ -138,7 +138,7 @@ async def test_a_lost_workers_job_is_taken_over_and_its_late_result_refused(plan
         await plane.service.epochs.advance()
     plane.clock.advance(61)
     await plane.service.sweeper.run_once()
-    assert plane.bucket.keys == [other.objects[0].key]
+    assert plane.keys == [other.objects[0].key]
     assert await read_all(plane, topic) == before
 
 
