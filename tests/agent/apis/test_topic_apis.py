@@ -165,12 +165,22 @@ async def test_topics_that_cannot_be_deleted(call: ApiCaller) -> None:
         )
     ]
     assert sorted(codes) == sorted(
-        [ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id, *[ErrorCode.invalid_request] * 4]
+        [ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id, *[ErrorCode.invalid_request] * 3]
     )
     await alter_cluster(call, {"delete.topic.enable": "false"})
     [refused] = await delete(call, ("a", None))
     assert refused.error_code is ErrorCode.topic_deletion_disabled
     assert "a" in call.agent.view.topics_by_name
+
+
+@pytest.mark.parametrize("version", range(1, 6))
+async def test_a_topic_without_a_name_and_one_named_twice(call: ApiCaller, version: int) -> None:
+    request = part("DeleteTopicsRequest", topic_names=("", "b", "b"), timeout=TIMEOUT)
+    results = (await call(DELETE, request, version=version)).responses
+    assert [(result.name, result.error_code) for result in results] == [
+        ("", ErrorCode.invalid_request),
+        ("b", ErrorCode.invalid_request),
+    ]
 
 
 async def test_a_topic_deleted_and_created_again_has_a_new_id(call: ApiCaller) -> None:

@@ -21,6 +21,7 @@ from braidlog.control.topic_config import effective_cluster_settings
 
 KEY = 20
 VERSIONS = range(1, 7)
+IDS_FROM = 6
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -29,7 +30,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     results: list[Any] = []
     wanted: list[TopicRef] = []
     deletable = effective_cluster_settings(view.cluster_configs).delete_topic_enable
-    for ref in refs:
+    for ref in dict.fromkeys(refs):  # clients expect one answer for each name
         if not deletable:
             code = ErrorCode.topic_deletion_disabled if context.version >= 3 else ErrorCode.invalid_request
             results.append(_result(ref, code, "Topic deletion is disabled (delete.topic.enable).", context))
@@ -88,7 +89,7 @@ def _topic_id(outcome: TopicOutcome) -> bytes:
 def _result(ref: TopicRef, code: int, message: str, context: RequestContext) -> Any:
     return context.answer(
         "DeletableTopicResult",
-        name=ref.name or None,
+        name=ref.name or (None if context.version >= IDS_FROM else ""),
         topic_id=UUID(bytes=ref.topic_id) if ref.topic_id else None,
         error_code=ErrorCode(code),
         error_message=error_text(code, message),
