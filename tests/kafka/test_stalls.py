@@ -76,18 +76,6 @@ def test_requests_that_never_arrive(braidlog: InProcessBraidlog, connect: Callab
     wait_until(lambda: braidlog.agent.memory.used_bytes == 0, what="all is given back")
 
 
-def test_a_slow_request_among_others_is_left_alone(braidlog: InProcessBraidlog, connect: Callable[[], Peer]) -> None:
-    """As long as it moves, and where nobody needs its memory even if it does not."""
-    topic = create_topic(braidlog.bootstrap)
-    peer = connect()
-    peer.send(struct.pack(">i", 2 * MIB) + header(18, 0))
-    produce(braidlog.bootstrap, topic, 200, bytes(64 * 1024))
-    assert braidlog.agent.memory.used_bytes >= 2 * MIB
-    assert braidlog.agent.dispatcher.connections >= 1
-    peer.send(bytes(2 * MIB - len(header(18, 0))))
-    assert peer.read_frame()[:4] == struct.pack(">i", 7)
-
-
 @pytest.mark.parametrize("batch_bytes", [4_000, 400_000], ids=["small batches", "large batches"])
 def test_responses_that_nobody_takes(
     braidlog: InProcessBraidlog, connect: Callable[[], Peer], batch_bytes: int

@@ -1,7 +1,7 @@
 """Whose store it is: the cluster that was first to use it has written its id there.
 
-Without its metadata, a store's objects look like leftovers, and leftovers are deleted. So nobody may take another
-cluster's store for his own.
+Without its metadata, a store's objects look like leftovers, and leftovers are deleted. So no cluster may take another's
+store for its own.
 """
 
 import msgspec
