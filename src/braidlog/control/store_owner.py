@@ -49,12 +49,12 @@ class StoreOwner:
         except NotFound:
             await self._check_unclaimed()
             owner = await claim(self._store, self._cluster_id)
+            _log.info("the store belongs to a cluster from now on", store=self._store.url, cluster_id=owner)
         if owner != self._cluster_id:
             raise WrongStore(
                 f"{self._store.url} belongs to cluster {owner}, and the metadata to {self._cluster_id}", help=_ANOTHERS
             )
         self._is_ours = True
-        _log.info("the store is this cluster's", store=self._store.url, cluster_id=owner)
 
     async def _check_unclaimed(self) -> None:
         """It must hold what the metadata says; and where the metadata knows of nothing, it must be empty."""
