@@ -7,11 +7,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.braidlog-setup
 ARGS ?=
 
+# Tests start hundreds of processes: without files of bytecode each of them compiles all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-slow lint format bench sim mutants lock kcat clean
+.PHONY: help setup demo up test test-slow conformance lint format docs bench sim mutants lock kcat clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@printf '\n  VENV=path   the virtual environment (default .venv)\n'
 	@printf '  ARGS="..."  passed on to demo, up, test and bench, e.g. make demo ARGS=--quick\n'
 
@@ -22,7 +25,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
-	@$(BIN)/python -c 'import braidlog.records.arrow, braidlog.compaction.cleaning'  # compiles their loops, once
+	@$(BIN)/python -c 'import braidlog.records.arrow, braidlog.compaction.key_collector, braidlog.compaction.rewriter'  # compiles their loops, once
 	@$(MAKE) --no-print-directory kcat
 	@touch $@
 	@echo "Ready. Next: make demo, make up, or $(BIN)/braid --help"
@@ -45,6 +48,9 @@ test: setup ## the quick tests
 test-slow: setup ## the tests that take longer
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
+conformance: setup ## the conformance suite against three brokers of Apache Kafka, taken from Maven Central
+	$(BIN)/python -m tests.kafka.apache $(ARGS)
+
 lint: setup ## style, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -53,6 +59,9 @@ lint: setup ## style, formatting and types
 format: setup ## put the sources into the one format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: setup ## write the pages that come from the code: commands, configuration and metrics
+	$(BIN)/python -m tests.docs.generate
 
 bench: setup ## measure throughput, latency and cost on this machine
 	$(BIN)/python bench/log.py $(ARGS)
@@ -65,7 +74,7 @@ mutants: setup ## plant known mistakes and count the seeds that the simulator ne
 
 lock: ## resolve the dependencies anew and write requirements.lock (needs uv)
 	@echo '# Exact versions of everything that running, testing and checking Braidlog needs. Written by `make lock`.' > requirements.lock.new
-	uv pip compile pyproject.toml --extra spark --group test --group quality --group plots --universal --python-version 3.11 --upgrade \
+	uv pip compile pyproject.toml --extra spark --extra postgresql --group test --group quality --group plots --universal --python-version 3.11 --upgrade \
 		--no-header --no-annotate --no-emit-index-url --no-emit-find-links --quiet >> requirements.lock.new
 	mv requirements.lock.new requirements.lock
 

@@ -53,7 +53,7 @@ class Process:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("BRAIDLOG_")}
         with open(folder / "log", "wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "braidlog.cli.main", *arguments],
+                [sys.executable, "-m", "braidlog", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -114,7 +114,7 @@ class Process:
         return sum(map(cpu_s_of, _family(self.pid)))
 
     def shard_pids(self) -> list[int]:
-        """Of an agent of several shards."""
+        """Return the processes of the shards, for an agent that has several."""
         return _family(self.pid)[1:]
 
     def resident_bytes(self) -> int:

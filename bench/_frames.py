@@ -9,7 +9,7 @@ from struct import Struct
 
 from fastcrc.crc32 import iscsi as crc32c
 
-from braidlog.records.batch import CRC_START, HEADER_BYTES
+from braidlog.records.batch import CRC_START, HEADER_BYTES, BatchProducer
 from braidlog.records.record import Record, encode_batch
 from braidlog.wire.primitives import count_of, pack_i16, pack_i32, pack_i64, string, uvarint
 
@@ -38,7 +38,7 @@ def batch_of(record_count: int, *, producer_id: int = -1, producer_epoch: int = 
         for index in range(record_count)
     ]
     base_sequence = 0 if producer_id >= 0 else -1
-    return encode_batch(records, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence)
+    return encode_batch(records, producer=BatchProducer(producer_id, producer_epoch, base_sequence))
 
 
 def _frame(api_key: int, api_version: int, body: bytes) -> bytes:

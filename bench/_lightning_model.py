@@ -21,7 +21,7 @@ from braidlog.control.interface import (
     NewTopic,
     ObjectVerdict,
 )
-from braidlog.control.metadata import open_metadata
+from braidlog.control.metadata.store import open_metadata
 from braidlog.control.remote import connect_control
 from braidlog.control.server import serve_control
 from braidlog.control.service import ControlService
@@ -41,11 +41,13 @@ from braidlog.runtime.tasks import TaskGroup
 from braidlog.scheduling.budget import PutBudget
 from braidlog.scheduling.closing import CloseThresholds
 from braidlog.writing.arena import Arena
-from braidlog.writing.batcher import Batcher
+from braidlog.writing.batcher import Batcher, BatchRules
 from braidlog.writing.order import Order
+from braidlog.writing.packing import Packer, Writer
 from braidlog.writing.request import Draft, WriteRequest
 from braidlog.writing.stage import RequestStage
 from braidlog.writing.uploader import Uploader
+from braidlog.writing.uploads import Uploads
 
 CLASSIC, LIGHTNING, FLOOR = "classic", "lightning", "floor"
 """`floor`: a request waits for its upload and is acknowledged then, with nothing before or after it."""
@@ -57,14 +59,14 @@ CALL_TIMEOUT_S = 30.0
 class Plan:
     duration_s: float
     producers: int = 64
-    """Of each kind, each an idempotent one with a partition of its own."""
+    """The number of producers of each kind. Each is idempotent and has a partition of its own."""
     pause_s: tuple[float, float] | None = (0.15, 0.25)
     """Between a producer's requests, however soon they are answered: longer than it takes to sequence one, so that none
     waits for the one before. None: it sends the next one when it has its answer."""
     interval_ms: int = 25
     profile: str = "s3-express"
     commit_s: float = 0.0
-    """What is added to each commit."""
+    """The time to add to each commit."""
     kinds: tuple[str, ...] = (CLASSIC, LIGHTNING, FLOOR)
     over_rpc: bool = False
     """Whether the control plane is behind a socket."""
@@ -118,9 +120,9 @@ class Settled:
 
     def submit(self, draft: Draft) -> None:
         draft.settle()
-        for requests in draft.groups.values():
+        for requests in draft.partitions.values():
             for request in requests:
-                request.on_done(request)
+                request.way_back(request)
 
 
 class World:
@@ -206,20 +208,12 @@ class World:
         uploads = TaskGroup("floor")
         batcher: Batcher
         uploader = Uploader(
-            Settled(),
             self._slow(plain, "journals"),
-            self._clock,
-            self._entropy.fork("floor"),
-            incarnation="floor",
-            zone="",
-            write_epoch=lambda: 0,
-            on_uploaded=lambda key, data: None,
-            on_finished=lambda draft: batcher.uploaded(draft),
-            tasks=uploads,
-            arena=Arena(free_bytes_max=0),
+            Packer(Writer("floor", "", lambda: 0), Arena(free_bytes_max=0), self._clock, self._entropy.fork("floor")),
+            Uploads(Settled(), uploads, lambda draft: batcher.uploaded(draft), lambda key, data: None),
         )
         thresholds = CloseThresholds(4 << 20, self._plan.interval_ms / 1000, 16, 4)
-        batcher = Batcher(Order(uploader), thresholds, PutBudget(0.0, 0.0), self._clock)
+        batcher = Batcher(Order(uploader), BatchRules(thresholds), PutBudget(0.0, 0.0), self._clock)
         return batcher
 
     @property

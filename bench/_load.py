@@ -26,7 +26,7 @@ BLOCK_REQUESTS = 64
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a run was served."""
+    """The requests and bytes that a run was served."""
 
     request_count: int
     record_bytes: int

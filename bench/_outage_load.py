@@ -19,16 +19,16 @@ from braidlog.objects.layout import SEQUENCE_END
 from braidlog.records.batch import CRC_START, scan_batches
 from braidlog.records.codec import Codec
 from braidlog.records.record import Record, encode_batch
-from braidlog.sim.clock import EPOCH_MS
-from braidlog.sim.consumers import FETCH, FETCH_VERSION, fetch_request, list_offset
-from braidlog.sim.producers import (
+from braidlog.sim.clients.consumers import FETCH, FETCH_VERSION, fetch_request, list_offset
+from braidlog.sim.clients.producers import (
     INIT_PRODUCER_ID,
     INIT_PRODUCER_ID_VERSION,
     PRODUCE,
     PRODUCE_VERSION,
 )
-from braidlog.sim.session import ClientSession
-from braidlog.sim.wire_client import Disconnected, request_types
+from braidlog.sim.clients.session import ClientSession
+from braidlog.sim.clients.wire_client import Disconnected, request_types
+from braidlog.sim.virtual.clock import EPOCH_MS
 
 REQUEST_TIMEOUT_S = 40.0
 DELIVERY_TIMEOUT_S = 120.0
@@ -55,15 +55,15 @@ class Sent:
 
 @dataclass
 class Ledger:
-    """What became of everything."""
+    """The batches that were sent, and how each of them ended."""
 
     record_count: int
-    """Of each batch."""
+    """The number of records in each batch."""
     sent: list[Sent] = field(default_factory=list)
     failed: list[Sent] = field(default_factory=list)
     acknowledged: int = 0
     errors: Counter[str] = field(default_factory=Counter)
-    """What producers were told and tried again after, by its name."""
+    """How often producers got each error and tried again, by the name of the error."""
 
 
 class Template:
@@ -208,7 +208,7 @@ class LoadProducer:
 
 
 def _error(future: "asyncio.Future[Any]") -> str:
-    """What went wrong; empty where nothing did."""
+    """Return the name of the error; empty if there was none."""
     if future.exception() is not None:
         return "disconnected"
     code = future.result().responses[0].partition_responses[0].error_code

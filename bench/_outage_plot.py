@@ -26,7 +26,7 @@ class Samples(Protocol):
 
 
 def headline(figures: Mapping[str, Any]) -> str:
-    """What the lines below show, in words."""
+    """Say in words what the lines below show."""
     return (
         f"The control plane is away for {figures['outage_s'] / 60:.0f} minutes at 10,000 records a second\n"
         f"{figures['records_accepted_in_outage'] / 1e6:.1f} million records are accepted meanwhile; "

@@ -19,11 +19,11 @@ from braidlog.objects.latency import LatencyProfile, latency_factor, latency_pro
 from braidlog.runtime.entropy import SeededEntropy
 from braidlog.scheduling.budget import PutBudget, budget_share, merge_budgets, split_budget
 from braidlog.scheduling.closing import Close, CloseThresholds, decide_close
-from braidlog.scheduling.groups import group_ids, members, merge, split
 from braidlog.scheduling.loads import ShardLoad, bytes_per_s_after, slots_used_at
 from braidlog.scheduling.policy import Policy
+from braidlog.scheduling.pullers import may_pull, takeover_s
 from braidlog.scheduling.regrouping import Merge, RegroupThresholds, Split, Standing
-from braidlog.scheduling.turns import may_take_turn, takeover_s
+from braidlog.scheduling.shard_groups import group_ids, members, merge, split
 
 MIB = 1 << 20
 BURST_S = 2.0
@@ -45,7 +45,7 @@ class AgentModel:
     """Accepted and not yet acknowledged. Past it the shard stops reading, and its producers send no more."""
     notice_s: float = 0.005
     """How long it takes a shard to notice what has happened on another one of its group."""
-    turn_s: float = 0.02
+    grace_s: float = 0.02
     """How long the others wait for one that does not take its turn."""
     lock_s: float = 10e-6
     """To take a lock that other cores take, too."""
@@ -85,7 +85,7 @@ def _column() -> "array[float]":
 
 @dataclass(slots=True)
 class Samples:
-    """What happened, in plain columns."""
+    """The samples of a run, in plain columns."""
 
     arrived_s: "array[float]" = field(default_factory=_column)
     latency_s: "array[float]" = field(default_factory=_column)
@@ -102,7 +102,7 @@ class Samples:
     """From `regrouped_s` on."""
     held_back_s: "array[float]" = field(default_factory=_column)
     held_back_bytes: "array[float]" = field(default_factory=_column)
-    """What producers would have sent if the agent had read it."""
+    """The bytes that producers would have sent if the agent had read them."""
 
 
 @dataclass(slots=True)
@@ -116,7 +116,7 @@ class _Request:
 class _Group:
     shards: range
     budget: PutBudget
-    turn: int = 0
+    pull_count: int = 0
     stream_free_s: float = 0.0
     wake_s: float = inf
     backlog: deque[_Request] = field(default_factory=deque)
@@ -226,7 +226,10 @@ class SchedulerModel:
         )
 
     def _wake_soon(self, group: _Group) -> None:
-        """What a shard does by itself it knows at once; what others do it notices a little later."""
+        """Wake a group: a single shard at once, several a little later.
+
+        A shard knows at once what it does itself. It notices a little later what others do.
+        """
         self._wake(group, self.now_s + (self.agent.notice_s if len(group.shards) > 1 else 0.0))
 
     def _wake(self, group: _Group, when_s: float) -> None:
@@ -243,10 +246,10 @@ class SchedulerModel:
 
     def _pump(self, group: _Group) -> None:
         while group.backlog:
-            holder = self._holder(group)
-            if holder is None:
+            puller = self._puller(group)
+            if puller is None:
                 agent, oldest_s = self.agent, group.backlog[0].arrived_s
-                self._wake(group, takeover_s(oldest_s, agent.interval_s, agent.turn_s))
+                self._wake(group, takeover_s(oldest_s, agent.interval_s, agent.grace_s))
                 return
             decision = decide_close(
                 self._close,
@@ -260,30 +263,33 @@ class SchedulerModel:
                 if decision.seconds is not None:
                     self._wake(group, self.now_s + max(decision.seconds, 1e-6))
                 return
-            self._upload(group, holder, decision.bytes_target)
+            self._upload(group, puller, decision.bytes_target)
 
-    def _holder(self, group: _Group) -> int | None:
-        """Who pulls now, or None if it is the turn of one that is not there and the others still wait for it."""
-        turn_holder = self.policy.holder(group.shards, group.turn, self._loads)
-        if turn_holder not in self.absent:
-            return turn_holder
+    def _puller(self, group: _Group) -> int | None:
+        """Return the shard that pulls now, or None if nobody does.
+
+        Nobody does while the others still wait for an absent shard whose turn it is.
+        """
+        puller = self.policy.puller(group.shards, group.pull_count, self._loads)
+        if puller not in self.absent:
+            return puller
         agent, oldest_s = self.agent, group.backlog[0].arrived_s
         for shard in group.shards:
-            if shard not in self.absent and may_take_turn(
+            if shard not in self.absent and may_pull(
                 shard,
-                turn_holder,
+                puller,
                 now_s=self.now_s,
                 oldest_s=oldest_s,
                 interval_s=agent.interval_s,
-                turn_s=agent.turn_s,
+                grace_s=agent.grace_s,
             ):
                 return shard
         return None
 
-    def _upload(self, group: _Group, holder: int, bytes_target: int) -> None:
+    def _upload(self, group: _Group, puller: int, bytes_target: int) -> None:
         agent = self.agent
         locks = self.policy.locks_per_pull(len(group.shards))
-        group.turn += 1
+        group.pull_count += 1
         requests: list[_Request] = []
         size_bytes = 0
         while group.backlog and size_bytes < bytes_target:
@@ -293,7 +299,7 @@ class SchedulerModel:
             self._backlog_bytes[request.shard] -= request.size_bytes
             self._waiting_s[request.shard].popleft()
         group.backlog_bytes -= size_bytes
-        self._count_in_flight(holder, 1)
+        self._count_in_flight(puller, 1)
         sent_s = max(self.now_s + locks * agent.lock_s, group.stream_free_s)
         sent_s += size_bytes / agent.profile.upload_bytes_per_s
         group.stream_free_s = sent_s
@@ -303,10 +309,10 @@ class SchedulerModel:
         samples.put_bytes.append(size_bytes)
         samples.put_locks.append(locks)
         samples.put_latency_s.append(finished_s - self.now_s)
-        self.at(finished_s, lambda: self._uploaded(holder, requests))
+        self.at(finished_s, lambda: self._uploaded(puller, requests))
 
-    def _uploaded(self, holder: int, requests: list[_Request]) -> None:
-        self._count_in_flight(holder, -1)
+    def _uploaded(self, puller: int, requests: list[_Request]) -> None:
+        self._count_in_flight(puller, -1)
         samples = self.samples
         for request in requests:
             self._held_bytes[request.shard] -= request.size_bytes
@@ -316,7 +322,7 @@ class SchedulerModel:
             samples.acknowledged_s.append(self.now_s)
             if self.on_acknowledged is not None:
                 self.on_acknowledged(request.shard)
-        group = self._groups[self.groups[holder]]
+        group = self._groups[self.groups[puller]]
         if group.backlog:
             self._wake_soon(group)
 
@@ -347,7 +353,7 @@ class SchedulerModel:
             (decision.upper, budgets[1], self.now_s),
         ):
             requests = deque(request for request in whole.backlog if request.shard in shards)
-            self._add_group(_Group(shards, budget, whole.turn, free_s, backlog=requests))
+            self._add_group(_Group(shards, budget, whole.pull_count, free_s, backlog=requests))
         self._note_groups()
 
     def _merge(self, decision: Merge) -> None:
@@ -357,7 +363,9 @@ class SchedulerModel:
         requests = deque(heapq.merge(lower.backlog, upper.backlog, key=lambda request: request.arrived_s))
         free_s = max(lower.stream_free_s, upper.stream_free_s)
         budget = merge_budgets(lower.budget, upper.budget, self.now_s)
-        self._add_group(_Group(members(self.groups, decision.group), budget, lower.turn, free_s, backlog=requests))
+        self._add_group(
+            _Group(members(self.groups, decision.group), budget, lower.pull_count, free_s, backlog=requests)
+        )
         self._note_groups()
 
     def _add_group(self, group: _Group) -> None:

@@ -20,7 +20,7 @@ WINDOWS = 300
 
 
 def headline(keys: Mapping[str, float], agent: AgentModel) -> str:
-    """What the lines below show, in words."""
+    """Say in words what the lines below show."""
     return (
         f"{agent.shard_count} shards: adaptive uploads against one stream per shard\n"
         f"{keys['trickle_cost_vs_per_shard']:.0%} of the cost at a trickle; "

@@ -36,7 +36,7 @@ class Trace:
         return sum(phase.duration_s for phase in self.phases)
 
     def load(self, at_s: float) -> float:
-        """What producers offer, in bytes a second."""
+        """Return the load that producers offer, in bytes a second."""
         for phase, (start_s, end_s) in zip(self.phases, self.spans().values(), strict=True):
             if start_s <= at_s < end_s:
                 return phase.load(at_s - start_s)
@@ -63,7 +63,7 @@ class Columnar:
         return self.group_count[np.searchsorted(self.regrouped_s, times_s, side="right") - 1]
 
     def latency_percentiles(self, edges_s: Columns, percent: float) -> Columns:
-        """Of the requests that arrived in each of the windows; nan where none did."""
+        """Return the percentile for the requests of each window; nan where none arrived."""
         order = np.argsort(self.arrived_s, kind="stable")
         arrived_s, latency_s = self.arrived_s[order], self.latency_s[order]
         cuts = np.searchsorted(arrived_s, edges_s)
@@ -122,7 +122,7 @@ def burst_recovery_s(
 
 
 def key_figures(runs: Mapping[str, Columnar], agent: AgentModel, trace: Trace) -> dict[str, float]:
-    """What the goals are about."""
+    """Return the figures that have goals."""
     spans = trace.spans()
     phases = {
         policy: {name: phase_figures(run, agent, span_s) for name, span_s in spans.items()}

@@ -20,7 +20,7 @@ WARM_UPS = 2
 """Rounds that do not count: the JVM compiles what both ways run."""
 PARTITIONS = 16
 FUSED_PARTITIONS = 4
-"""Of both ways. Left to itself, Spark joins small partitions; here it must not, so that both have as many."""
+"""The number of partitions in both ways. Spark must not join small ones here, as it does by default."""
 KEYS = 100_000
 TOPIC = "bench"
 VALUE_BYTES = 1014
@@ -172,13 +172,13 @@ def check_results(spark: Any, address: str, row_count: int) -> None:
 def fill_topic(address: str, size_mb: int) -> int:
     from braidlog.control.interface import CreateTopics, NewTopic
     from braidlog.spark.link import link_to
-    from braidlog.spark.options import Place, write_options
-    from braidlog.spark.sink import TaskResult, commit_results, lease_name
-    from braidlog.spark.uploading import TaskUploader
+    from braidlog.spark.options import ClusterAddress, write_options
+    from braidlog.spark.sink.uploader import TaskUploader
+    from braidlog.spark.sink.writers import TaskResult, commit_results, lease_name
 
-    link = link_to(Place(address, ""))
+    link = link_to(ClusterAddress(address, ""))
     topics = [NewTopic(name, TOPIC_PARTITIONS) for name in (TOPIC, f"{TOPIC}-native", f"{TOPIC}-fused")]
-    link.run(link.ask("create_topics", CreateTopics(topics), timeout_s=60.0))
+    link.loop.run(link.ask("create_topics", CreateTopics(topics), timeout_s=60.0))
     row_count = size_mb * 1_000_000 // (VALUE_BYTES + KEY_BYTES) // BATCH_ROWS * BATCH_ROWS
     chance = np.random.default_rng(7)
 

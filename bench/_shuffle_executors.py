@@ -15,21 +15,22 @@ import numpy as np
 
 from _shuffle_model import MIB, RECORD_BYTES, TICK_S, Source, Timed, requests_p95_s
 from braidlog.cache.layers import MemoryLayer
-from braidlog.cache.ring import RingLayer, ring_handlers
+from braidlog.cache.zone_ring import ZoneRingLayer, zone_ring_handlers
 from braidlog.cost.shuffle import ShuffleLoad, predict
 from braidlog.objects.latency import SlowStore, latency_profile
 from braidlog.objects.open import open_store
 from braidlog.runtime.clock import SystemClock
 from braidlog.runtime.entropy import SystemEntropy
-from braidlog.runtime.rpc import RpcClient, RpcServer
+from braidlog.runtime.rpc.client import RpcClient
+from braidlog.runtime.rpc.server import RpcServer
 from braidlog.spark.shuffle.batcher import Batcher, BatcherSettings
 from braidlog.spark.shuffle.debatcher import Debatcher, DebatcherSettings
-from braidlog.spark.shuffle.notifying import Notification
-from braidlog.spark.shuffle.sharing import decode_notifications, encode_notifications
+from braidlog.spark.shuffle.notification import Notification
+from braidlog.spark.shuffle.service.shared_buffers import decode_notifications, encode_notifications
 
 Figures = dict[str, Any]
 RATE_MIB = 16
-"""Of each executor."""
+"""The rate of each executor."""
 BATCH_MIB = 4
 PARTITIONS_EACH = 9
 ZONES_MAX = 3
@@ -166,7 +167,7 @@ class Executor:
         self.store = slow
         self.bottom = Timed(slow)
         self.memory = MemoryLayer(self.bottom, bytes_max=512 * MIB, on_write=True)
-        self.server = RpcServer({**ring_handlers(self.memory), "notify": self._notified})
+        self.server = RpcServer({**zone_ring_handlers(self.memory), "notify": self._notified})
         self.reads: set[asyncio.Task[None]] = set()
         self.latency_s: list[float] = []
         self.rows_out = 0
@@ -175,7 +176,7 @@ class Executor:
     async def join(self, addresses: list[str]) -> None:
         zones = self.load.zones
         ring = {str(each): addresses[each] for each in range(self.count) if each % zones == self.number % zones}
-        self.layer = RingLayer(
+        self.layer = ZoneRingLayer(
             self.store,
             ring,
             clock=self.clock,

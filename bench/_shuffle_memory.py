@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from braidlog.spark.shuffle.hashing import partitions_of
+from braidlog.spark.shuffle.columns.spark_hash import partitions_of
 
 Figures = dict[str, Any]
 RECORD_BYTES = 1024
@@ -21,9 +21,9 @@ REPEATS = (RECORD_BYTES - 8) // DIGITS
 """A record is a key of eight bytes, and its number in so many copies."""
 ROWS_PER_KEY = 4
 LIMIT_MIB = 1024
-"""Of the executor: its JVM, its Python workers, and the process that they are forked from."""
+"""The limit of the executor: its JVM, its Python workers, and the process that they are forked from."""
 HEAP_MIB = 480
-"""Of the limit. Spark refuses less than 450."""
+"""The part of the limit that is the heap. Spark refuses less than 450."""
 CORES = 2
 SETTINGS: Figures = {"batch_bytes": "8MiB", "uploads_in_flight": 2, "read_ahead": "32MiB", "compression": "none"}
 CONFIG = {
@@ -44,13 +44,13 @@ INTERVAL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What an executor had in memory at some time."""
+    """The memory that an executor used at some time."""
 
     at_s: float
     java_bytes: int
     python_bytes: int
     worker_bytes: int
-    """Of the largest Python worker alone, pages included that it shares with others."""
+    """The memory of the largest Python worker alone, including pages that it shares with others."""
 
     @property
     def total_bytes(self) -> int:

@@ -14,11 +14,11 @@ from braidlog.cost.shuffle import ShuffleLoad
 from braidlog.objects.latency import SlowStore, latency_factor, latency_profile
 from braidlog.objects.memory import MemoryBucket, MemoryStore
 from braidlog.runtime.entropy import SeededEntropy
-from braidlog.sim.clock import SimClock
-from braidlog.sim.loop import VirtualLoop
+from braidlog.sim.virtual.clock import SimClock
+from braidlog.sim.virtual.loop import VirtualLoop
 from braidlog.spark.shuffle.batcher import Batcher, BatcherSettings
 from braidlog.spark.shuffle.debatcher import Debatcher, DebatcherSettings
-from braidlog.spark.shuffle.notifying import Notification
+from braidlog.spark.shuffle.notification import Notification
 
 MIB = 1 << 20
 RECORD_BYTES = 1024
@@ -27,8 +27,10 @@ NORMAL_P95 = 1.6449
 
 
 def requests_p95_s(batch_bytes: int) -> dict[str, float]:
-    """What 95 of 100 requests for a whole batch take at most, as fields of a `ShuffleLoad`: the model's bound is then
-    one for the 95th percentile of latencies."""
+    """Return the 95th percentile of the time that requests for a whole batch take.
+
+    They are fields of a `ShuffleLoad`. The model's bound is then one for the 95th percentile of latencies.
+    """
     profile, factor = latency_profile("s3"), latency_factor(NORMAL_P95)
     return {
         "put_s": factor * profile.put_s_median + batch_bytes / profile.upload_bytes_per_s,
@@ -63,7 +65,7 @@ class Timed(StoreLayer):
 @dataclass(frozen=True, slots=True)
 class Outcome:
     latency_s: list[float]
-    """Of records, one sample for each batch of rows that came out."""
+    """The latency of records, one sample for each batch of rows that came out."""
     put_s: list[float]
     get_s: list[float]
     put_bytes: list[int]

@@ -34,7 +34,7 @@ def latency_figure(outcome: Outcome, folder: Path) -> None:
 
 
 def sweep_figure(figures: Figures, sizes_mib: Sequence[int], folder: Path) -> None:
-    """What the size of batches does, in the run and in the model."""
+    """Plot the effect of the batch size, in the run and in the model."""
     plt = styled_pyplot()
     figure, axes = plt.subplots(2, 3, figsize=(11, 6))
     panels: list[Panel] = [
@@ -101,7 +101,7 @@ def executors_figure(figures: Figures, counts: Sequence[int], folder: Path) -> N
 
 
 def memory_figure(samples: Sequence[Taken], limit_mib: int, folder: Path) -> None:
-    """What the executor's processes had in memory while it worked."""
+    """Plot the memory of the executor's processes while it worked."""
     plt = styled_pyplot()
     figure, axis = plt.subplots(figsize=(6, 3))
     at_s = [each.at_s for each in samples]

@@ -120,5 +120,5 @@ def family() -> dict[int, list[str]]:
 
 
 def cpu_s_of_all() -> float:
-    """Of this process, those below it, and those of them that have ended."""
+    """Return the CPU time of this process and all below it, including ended ones."""
     return sum(int(number) for stat in family().values() for number in stat[12:16]) / TICKS_PER_S

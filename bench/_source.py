@@ -110,13 +110,12 @@ def fill_topic(address: str, size_mb: int) -> int:
 
     from braidlog.control.interface import CreateTopics, NewTopic
     from braidlog.spark.link import link_to
-    from braidlog.spark.options import Place, write_options
-    from braidlog.spark.sink import TaskResult, commit_results, lease_name
-    from braidlog.spark.uploading import TaskUploader
+    from braidlog.spark.options import ClusterAddress, write_options
+    from braidlog.spark.sink.uploader import TaskUploader
+    from braidlog.spark.sink.writers import TaskResult, commit_results, lease_name
 
-    place = Place(address, "")
-    link = link_to(place)
-    link.run(link.ask("create_topics", CreateTopics([NewTopic(TOPIC, PARTITIONS)]), timeout_s=CALL_TIMEOUT_S))
+    link = link_to(ClusterAddress(address, ""))
+    link.loop.run(link.ask("create_topics", CreateTopics([NewTopic(TOPIC, PARTITIONS)]), timeout_s=CALL_TIMEOUT_S))
     row_count = size_mb * 1_000_000 // (VALUE_BYTES + KEY_BYTES) // BATCH_ROWS * BATCH_ROWS
     noise = np.random.default_rng(7)
 

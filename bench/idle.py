@@ -1,4 +1,6 @@
-"""What an idle Braidlog costs: many partitions, many consumers that wait for records, and no record.
+"""Measures the cost of an idle Braidlog.
+
+It has many partitions and many consumers that wait for records, but no record arrives.
 
     python bench/idle.py --out idle.json        about a minute and a half
     python bench/idle.py --quick                under a minute

@@ -1,4 +1,6 @@
-"""What Lightning topics gain: acknowledged when they are stored, against when they are stored and sequenced.
+"""Measures how much faster Lightning topics acknowledge than classic ones.
+
+Lightning topics acknowledge records when they are stored, classic ones when they are stored and sequenced.
 
     python bench/lightning.py --out lightning.json     a minute or two; also writes lightning.png
     python bench/lightning.py --quick                  a sixth of it
@@ -25,10 +27,10 @@ from braidlog import __version__
 from braidlog.runtime.clock import SystemClock
 from braidlog.runtime.entropy import SeededEntropy
 from braidlog.runtime.logs import configure_logs
-from braidlog.sim import loop as sim_loop
-from braidlog.sim.clock import SimClock
-from braidlog.sim.loop import VirtualLoop
-from braidlog.sim.network import Network
+from braidlog.sim.virtual import loop as sim_loop
+from braidlog.sim.virtual.clock import SimClock
+from braidlog.sim.virtual.loop import VirtualLoop
+from braidlog.sim.virtual.network import Network
 
 AT_MOST: dict[str, float] = {
     "p50_vs_classic": 0.5,
@@ -37,7 +39,7 @@ AT_MOST: dict[str, float] = {
     "end_to_end_vs_classic": 1.05,
 }
 COMMIT_S = 0.05
-"""What a commit is said to take at a control plane far away that gathers them."""
+"""The assumed duration of a commit at a distant control plane that gathers commits."""
 
 Figures = dict[str, Any]
 

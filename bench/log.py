@@ -1,4 +1,6 @@
-"""What the log costs and how fast it is: produce, consume, small requests and the sequencer, on real processes.
+"""Measures the cost and the speed of the log, on real processes.
+
+It measures produce, consume, small requests and the sequencer.
 
     python bench/log.py --out figures.json      about three minutes
     python bench/log.py --quick                 under a minute
@@ -60,7 +62,7 @@ QUICK_SWEEPS = {
     "sweep_grace_s": "5",
     "retention_check_interval_s": "1",
 }
-"""What is deleted goes within seconds instead of an hour."""
+"""Settings with which deleted data goes within seconds instead of an hour."""
 DELETED_TIMEOUT_S = 60.0
 
 TARGETS: dict[str, float] = {
@@ -267,7 +269,10 @@ def latencies(address: Address, batch: bytes, scale: Scale) -> Figures:
 
 
 def confluent(address: Address, scale: Scale) -> Figures:
-    """What a whole client sees. It uses more CPU than the broker, so on few cores this measures mostly the client."""
+    """Measure what a whole client sees.
+
+    The client uses more CPU than the broker, so on few cores this measures mostly the client.
+    """
     from confluent_kafka import Consumer, KafkaError, Producer
 
     topic, count = "confluent", scale.confluent_records

@@ -31,7 +31,7 @@ AT_LEAST: dict[str, float] = {"drained": 1}
 TOPIC = "readings"
 PARTITIONS = 8
 PLAIN_PARTITIONS = 2
-"""Of these the producers are not idempotent."""
+"""The number of partitions whose producers are not idempotent."""
 RECORDS_PER_S = 10_000
 RECORDS_PER_BATCH = 500
 SAMPLE_S = 5.0
@@ -110,12 +110,12 @@ class Observer:
             if control is not self._seen:
                 self._seen = control
                 self._fast_before, self._slow_before = self._fast, self._slow
-            figures = control.journals.statistics()
+            figures = control.parts.journals.statistics()
             self._fast = self._fast_before + figures.fast_files
             self._slow = self._slow_before + figures.slow_files
             self._done = figures.complete_sequences + figures.closed_sequences
             self._held = figures.held_batches
-        journals = [agent.journal.statistics()[1] for agent in cluster.agents.values()]
+        journals = [agent.write_path.journal.statistics()[1] for agent in cluster.agents.values()]
         samples.at_s.append(self._world.loop.time())
         samples.accepted.append(self._ledger.acknowledged)
         samples.files.append(sum(each.files for each in journals))
@@ -126,7 +126,7 @@ class Observer:
 
     @property
     def is_drained(self) -> bool:
-        """What is left is what agents have under way at any time."""
+        """Whether the backlog is only what agents have under way at any time."""
         recent = self.samples.backlog[-3:]
         return len(recent) == 3 and max(recent) <= 16 and self.samples.held[-1] == 0
 

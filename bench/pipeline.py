@@ -1,4 +1,6 @@
-"""What the data pipeline costs for each core: records to columns and back, and compaction.
+"""Measures the cost of the data pipeline for each core.
+
+It converts records to columns and back, and compacts.
 
     python bench/pipeline.py --out figures.json     about two minutes
     python bench/pipeline.py --quick                under half a minute
@@ -76,7 +78,7 @@ def partition_of(value_bytes: int, record_count: int, key_count: int, batch_reco
 
 def decode(scale: Scale) -> Figures:
     """All columns but headers, out of 1 MB batches that are not compressed; CRCs are checked."""
-    from braidlog.records.arrow import ExtentBytes, iter_decoded
+    from braidlog.records.arrow import ExtentBytes, PartitionRange, iter_decoded
 
     figures: Figures = {}
     for name, value_bytes in (("decode", SMALL_VALUE_BYTES), ("decode_1k", LARGE_VALUE_BYTES)):
@@ -85,7 +87,7 @@ def decode(scale: Scale) -> Figures:
         extents = [ExtentBytes(base, data, end) for (base, end), data in partition.read_all()]
 
         def run(extents: list[ExtentBytes] = extents, count: int = count) -> None:
-            rows = sum(batch.num_rows for batch in iter_decoded(extents, topic="bench", partition=0))
+            rows = sum(batch.num_rows for batch in iter_decoded(extents, PartitionRange("bench", 0)))
             if rows != count:
                 raise RuntimeError(f"{rows} of {count} records were decoded")
 
@@ -99,7 +101,7 @@ def decode_beside_aiokafka(scale: Scale) -> Figures:
     """The same batches, decoded in turn by aiokafka's compiled decoder and by this one: a ratio that machines share."""
     from aiokafka.record.default_records import DefaultRecordBatch
 
-    from braidlog.records.arrow import ExtentBytes, iter_decoded
+    from braidlog.records.arrow import ExtentBytes, PartitionRange, iter_decoded
 
     partition = partition_of(SMALL_VALUE_BYTES, scale.aiokafka_records, scale.aiokafka_records)
     extents = [ExtentBytes(base, data, end) for (base, end), data in partition.read_all()]
@@ -119,7 +121,7 @@ def decode_beside_aiokafka(scale: Scale) -> Figures:
                 record.offset, record.timestamp, record.key, record.value  # noqa: B018
 
     def ours() -> None:
-        for _ in iter_decoded(extents, topic="bench", partition=0):
+        for _ in iter_decoded(extents, PartitionRange("bench", 0)):
             pass
 
     ours()
@@ -133,7 +135,7 @@ def decode_beside_aiokafka(scale: Scale) -> Figures:
 
 def encode(scale: Scale) -> Figures:
     """Columns of key, value and timestamp into batches of 1 MB, as they are and compressed."""
-    from braidlog.records.arrow import ExtentBytes, decode_extents, encode_batches
+    from braidlog.records.arrow import ExtentBytes, PartitionRange, decode_extents, encode_batches
     from braidlog.records.codec import Codec
 
     figures: Figures = {}
@@ -142,7 +144,7 @@ def encode(scale: Scale) -> Figures:
         partition = partition_of(value_bytes, count, count)
         tables = [
             decode_extents(
-                [ExtentBytes(base, data, end)], topic="bench", partition=0, columns=["key", "value", "timestamp"]
+                [ExtentBytes(base, data, end)], PartitionRange("bench", 0), columns=["key", "value", "timestamp"]
             ).combine_chunks()
             for (base, end), data in partition.read_all()
         ]
@@ -157,20 +159,25 @@ def encode(scale: Scale) -> Figures:
 
 def compact_once(partition: Partition) -> float:
     """CPU time of a compaction of the whole partition, without that of making its data."""
-    from braidlog.compaction.cleaning import compact_partition
+    from braidlog.compaction.key_collector import KeyCollector
+    from braidlog.compaction.limits import CompactionLimits
+    from braidlog.compaction.rewriter import Rewriter
     from braidlog.compaction.rules import Rules
+    from braidlog.records.arrow import ExtentBytes
 
-    records_out = 0
     made_before_s = partition.made_cpu_s
     started_s = time.process_time()
-    for run in compact_partition(
-        partition.extents,
-        partition.read,
-        dirty_offset=0,
-        rules=Rules(now_ms=0, delete_retention_ms=0),
-        seed=bytes(16),
-    ):
-        records_out += run.summary.record_count
+    rules, limits = Rules(now_ms=0, delete_retention_ms=0), CompactionLimits()
+    collector = KeyCollector(dirty_offset=0, rules=rules, seed=bytes(16), limits=limits)
+    for extent in partition.extents:
+        if collector.wants(extent.end_offset):
+            collector.add(ExtentBytes(extent.base_offset, partition.read(extent), extent.end_offset))
+    rewriter = Rewriter[Any](collector.finish(), limits)
+    records_out = 0
+    for extent in partition.extents:
+        if rewriter.wants(extent):
+            records_out += sum(run.summary.record_count for run in rewriter.add(extent, partition.read(extent)))
+    records_out += sum(run.summary.record_count for run in rewriter.finish())
     spent_s = time.process_time() - started_s - (partition.made_cpu_s - made_before_s)
     if records_out != partition.distinct_keys():
         raise RuntimeError(f"{records_out} records are left of {partition.distinct_keys()} keys")

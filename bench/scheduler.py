@@ -1,4 +1,6 @@
-"""What the upload policies cost and how fast they are, on the same load: 32 shards in virtual time.
+"""Compares the cost and the speed of the upload policies on the same load.
+
+The load is that of 32 shards in virtual time.
 
     python bench/scheduler.py --out scheduler.json     two minutes; also writes scheduler.png
     python bench/scheduler.py --quick                  a fifth of the trace

@@ -3,10 +3,10 @@
     braid up &
     braid topic create views --partitions 4
     braid topic create views-per-minute
-    python examples/page_views.py                              # Braidlog, at its usual address
+    python examples/page_views.py                              # Braidlog, at its default address
     python examples/page_views.py --format kafka --address broker:9092     # the same job on Kafka
 
-Only the format and the address differ. The job ends when it has read what is there; run it again and it goes on.
+Only the format differs. The job ends when it has read all records. Run it again, and it continues from there.
 """
 
 import argparse
@@ -16,11 +16,9 @@ from pyspark.sql import functions as f
 
 from braidlog.spark import create_session
 
-ADDRESS_OPTION = {"kafka": "kafka.bootstrap.servers", "braidlog": "braidlog.control"}
-
 
 def make_views(spark: SparkSession, count: int) -> DataFrame:
-    """So many views of ten pages, one every half second, the last of them now."""
+    """Make views of ten pages, one every half second until now."""
     return spark.range(count).selectExpr(
         "concat('/page/', id % 10) AS key",
         "to_json(struct(id AS view, id % 97 AS visitor)) AS value",
@@ -41,17 +39,17 @@ def count_views(views: DataFrame) -> DataFrame:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--format", choices=sorted(ADDRESS_OPTION), default="braidlog")
-    parser.add_argument("--address", default="127.0.0.1:9190")
+    parser.add_argument("--format", choices=["braidlog", "kafka"], default="braidlog")
+    parser.add_argument("--address", default="127.0.0.1:9092")
     parser.add_argument("--source", default="views")
     parser.add_argument("--sink", default="views-per-minute")
     parser.add_argument("--checkpoint", default="data/checkpoints/page-views")
     parser.add_argument("--make", type=int, default=10_000, metavar="COUNT", help="views to write first")
     options = parser.parse_args()
-    address = {ADDRESS_OPTION[options.format]: options.address}
+    address = {"kafka.bootstrap.servers": options.address}
 
     spark = create_session("local[*]", app_name="page views")
-    make_views(spark, options.make).write.format(options.format).mode("append").options(**address).option(
+    make_views(spark, options.make).write.format(options.format).options(**address).option(
         "topic", options.source
     ).save()
     views = (

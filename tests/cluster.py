@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -78,7 +78,7 @@ class Process:
         self._command = [
             sys.executable,
             "-m",
-            "braidlog.cli.main",
+            "braidlog",
             *arguments,
             "--ready-file",
             str(self._ready_path),
@@ -118,13 +118,17 @@ class Process:
         def ready() -> bool:
             if not self.is_running:
                 raise RuntimeError(f"{self.name} ended with {self.returncode}:\n{self.log_tail()}")
-            return self._ready_path.exists()
+            return self.is_ready
 
         try:
             wait_until(ready, timeout_s=timeout_s, what=f"the start of {self.name}")
         except TimeoutError as error:
             raise TimeoutError(f"{error}:\n{self.log_tail()}") from None
         self.facts = json.loads(self._ready_path.read_text())
+
+    @property
+    def is_ready(self) -> bool:
+        return self._ready_path.exists()
 
     @property
     def returncode(self) -> int | None:
@@ -183,12 +187,20 @@ class Cluster:
     Use it as a context: on leaving, whatever still runs is killed.
     """
 
-    def __init__(self, folder: Path, *, store_url: str | None = None, settings: Mapping[str, object] | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        store_url: str | None = None,
+        metadata_url: str | None = None,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
         self.folder = folder
         self.store_path = folder / "store"
         """Where the objects are, unless another store was named."""
         self.store_url = store_url or f"file://{self.store_path}"
         self.metadata_path = folder / "metadata.db"
+        self.metadata_url = metadata_url or f"sqlite://{self.metadata_path}"
         self.settings = dict(settings or {})
         self.processes: dict[str, Process] = {}
         folder.mkdir(parents=True, exist_ok=True)
@@ -214,29 +226,33 @@ class Cluster:
             {"control_metrics_listen": "off", **settings},
         )
 
-    def control(self, name: str = "control", **settings: object) -> Process:
+    def control(self, name: str = "control", *, wait: bool = True, **settings: object) -> Process:
         port = free_port()
         return self._add(
             name,
             ["control", "--listen", f"127.0.0.1:{port}", "--metadata", self.metadata_url, "--metrics", "off"],
             port,
             settings,
+            wait=wait,
         )
 
     def agent(
-        self, name: str = "agent", *, control: Process, shards: int = 1, metrics: str = "off", **settings: object
+        self,
+        name: str = "agent",
+        *,
+        control: Process | Sequence[Process],
+        shards: int = 1,
+        metrics: str = "off",
+        **settings: object,
     ) -> Process:
+        controls = [control] if isinstance(control, Process) else control
         port = free_port(shards)  # its other shards take the ports behind the first
         return self._add(
             name,
-            ["agent", "--listen", f"127.0.0.1:{port}", "--control", control.address, "--metrics", metrics],
+            ["agent", "--listen", f"127.0.0.1:{port}", "--control", ",".join(each.address for each in controls)],
             port,
-            {"shards": shards, **settings},
+            {"shards": shards, "metrics_listen": metrics, **settings},
         )
-
-    @property
-    def metadata_url(self) -> str:
-        return f"sqlite://{self.metadata_path}"
 
     def bootstrap(self) -> str:
         """Every address that clients can connect to, of processes that were started."""
@@ -246,11 +262,13 @@ class Cluster:
         for name, process in self.processes.items():
             yield name, process.log_tail()
 
-    def _add(self, name: str, arguments: list[str], port: int, settings: Mapping[str, object]) -> Process:
+    def _add(
+        self, name: str, arguments: list[str], port: int, settings: Mapping[str, object], *, wait: bool = True
+    ) -> Process:
         assert name not in self.processes
         command = [*arguments, "--store", self.store_url]
         for setting, value in {**self.settings, **settings}.items():
             command += ["--set", f"{setting}={value}"]
         process = Process(name, command, port, self.folder)
         self.processes[name] = process
-        return process.start()
+        return process.start(wait=wait)

@@ -1,10 +1,14 @@
 """Fixtures for all rooms."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, MutableMapping
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
+import structlog
+import structlog.testing
 from hypothesis import HealthCheck, settings
 from tests.fakes import FakeClock
 from tests.seaweed import running_seaweed
@@ -14,6 +18,10 @@ from braidlog.runtime.entropy import SeededEntropy
 # How long it takes to make or to try examples depends on what else the machine does: that is no finding.
 settings.register_profile("braidlog", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("braidlog")
+
+# Spark's workers import what tests pickle, whatever folder the JVM was started in.
+_ROOT = str(Path(__file__).resolve().parent.parent)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_ROOT, os.environ.get("PYTHONPATH")]))
 
 _prefixes = count()
 
@@ -26,6 +34,16 @@ def clock() -> FakeClock:
 @pytest.fixture
 def entropy() -> SeededEntropy:
     return SeededEntropy(7)
+
+
+@pytest.fixture
+def logs() -> Iterator[list[MutableMapping[str, Any]]]:
+    """What is logged, at any level, whatever tests before this one have configured."""
+    before = structlog.get_config()
+    structlog.reset_defaults()
+    with structlog.testing.capture_logs() as captured:
+        yield captured
+    structlog.configure(**before)
 
 
 @pytest.fixture(scope="session")

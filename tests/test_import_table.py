@@ -12,25 +12,147 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "braidlog"
 PURE = {"records", "wire", "scheduling", "compaction", "cost"}
 """Bytes and numbers in, bytes and numbers out. They do not even import `runtime`."""
 
-BELOW_AGENT = {"runtime", *PURE, "objects", "cache", "writing", "control"}
-
 MAY_IMPORT: dict[str, set[str]] = {
     "runtime": set(),
     "records": set(),
-    "wire": {"records"},
+    "wire": set(),
     "scheduling": set(),
     "compaction": {"records"},
     "cost": set(),
-    "objects": {"runtime", "records", "cost"},
+    "configs": {"runtime"},
+    "objects": {"runtime", "cost"},
     "cache": {"runtime", "objects"},
-    "writing": {"runtime", "objects", "cache", "scheduling"},
-    "control": {"runtime", "objects", "compaction", "records"},
-    "agent": BELOW_AGENT,
-    "spark": BELOW_AGENT,
-    "cli": {*BELOW_AGENT, "agent", "spark", "console", "sim"},
-    "console": {*BELOW_AGENT, "agent", "spark", "cli", "sim"},
-    "sim": {*BELOW_AGENT, "agent", "spark", "cli", "console"},
+    "writing": {"runtime", "objects", "records", "scheduling", "cost", "control"},
+    "control": {"runtime", "objects", "configs", "compaction", "records"},
+    "jobs": {"runtime", "objects", "compaction", "records", "control"},
+    "agent": {
+        *("runtime", "objects", "records", "wire", "configs", "cost"),
+        *("cache", "writing", "control", "jobs"),
+    },
+    "spark": {"runtime", "objects", "records", "wire", "configs", "cost", "cache", "writing", "control", "jobs"},
+    "node": {"runtime", "configs", "objects", "cost", "scheduling", "writing", "control", "jobs", "agent", "spark"},
+    "cli": {
+        *("runtime", "objects", "wire", "cost", "cache", "control", "agent", "spark", "node", "sim"),
+    },
+    "sim": {
+        *("runtime", "objects", "records", "wire", "scheduling", "compaction", "cache", "writing", "control", "jobs"),
+        "agent",
+    },
 }
+"""Rooms, and the other rooms that each may import."""
+
+TOP = "."
+"""The modules at the top of a room, outside its sub-rooms."""
+
+WITHIN: dict[str, dict[str, set[str]]] = {
+    "runtime": {
+        TOP: set(),
+        "rpc": {TOP},
+    },
+    "writing": {
+        TOP: {"journal", "shards"},
+        "journal": {TOP},
+        "shards": {TOP},
+    },
+    "control": {
+        TOP: {"groups", "interface", "jobs", "journals", "log", "metadata", "transactions"},
+        "groups": {TOP, "groups.classic", "groups.consumer", "interface", "metadata"},
+        "groups.classic": {"groups", "interface"},
+        "groups.consumer": {"groups", "groups.classic", "interface"},
+        "interface": set(),
+        "jobs": {TOP, "interface", "log", "metadata"},
+        "journals": {TOP, "interface", "jobs", "log", "metadata"},
+        "log": {TOP, "interface", "journals", "metadata", "transactions"},
+        "metadata": set(),
+        "transactions": {TOP, "groups", "interface", "log", "metadata"},
+    },
+    "agent": {
+        TOP: {
+            "apis",
+            "apis.cluster",
+            "apis.configs",
+            "apis.groups",
+            "apis.records",
+            "apis.topics",
+            "apis.transactions",
+            "cluster",
+            "connections",
+            "read_path",
+            "ripcord",
+        },
+        "apis": {
+            "apis.cluster",
+            "apis.configs",
+            "apis.groups",
+            "apis.records",
+            "apis.topics",
+            "apis.transactions",
+            "cluster",
+            "connections",
+            "ripcord",
+        },
+        "apis.cluster": {"apis", "cluster"},
+        "apis.configs": {"apis", "cluster"},
+        "apis.groups": {"apis", "cluster", "ripcord"},
+        "apis.records": {"apis", "cluster", "connections", "read_path", "ripcord"},
+        "apis.topics": {"apis", "apis.configs", "cluster", "connections", "read_path", "ripcord"},
+        "apis.transactions": {"apis", "cluster", "ripcord"},
+        "cluster": {"connections"},
+        "connections": {"read_path"},
+        "read_path": {"cluster", "connections"},
+        "ripcord": {"cluster", "connections"},
+    },
+    "spark": {
+        TOP: {"sink", "source"},
+        "shuffle": {
+            TOP,
+            "shuffle.aggregate",
+            "shuffle.columns",
+            "shuffle.expiry",
+            "shuffle.join",
+            "shuffle.pipeline",
+            "shuffle.tasks",
+        },
+        "shuffle.aggregate": {TOP, "shuffle", "shuffle.columns", "shuffle.tasks"},
+        "shuffle.columns": {TOP},
+        "shuffle.expiry": {TOP, "shuffle.aggregate", "shuffle.tasks"},
+        "shuffle.join": {TOP, "shuffle.columns"},
+        "shuffle.pipeline": {TOP, "shuffle", "shuffle.aggregate", "shuffle.columns", "shuffle.tasks", "sink", "source"},
+        "shuffle.service": {TOP, "shuffle"},
+        "shuffle.tasks": {TOP, "shuffle", "shuffle.service"},
+        "sink": {TOP},
+        "source": {TOP},
+    },
+    "cli": {
+        TOP: {"cluster", "connect", "demo", "records", "servers", "tools"},
+        "cluster": {TOP, "connect", "servers"},
+        "connect": {TOP},
+        "demo": {TOP, "cluster", "connect"},
+        "records": {TOP, "connect"},
+        "servers": {TOP},
+        "tools": {TOP},
+    },
+    "sim": {
+        TOP: {"checks", "clients", "mistakes", "scenarios", "virtual"},
+        "checks": {TOP},
+        "clients": {TOP, "virtual"},
+        "mistakes": {"virtual"},
+        "scenarios": {TOP},
+        "virtual": set(),
+    },
+}
+"""Rooms with sub-rooms, and for each sub-room what it may import of the rest of its room."""
+
+DOORS: dict[tuple[str, str], set[str]] = {
+    ("writing", "control"): {"interface"},
+    ("jobs", "control"): {"interface"},
+    ("spark", "control"): {TOP, "interface"},
+    ("cli", "control"): {TOP, "interface"},
+}
+"""The parts of another room that a room may import, where that is not all of them."""
+
+MODULES_PER_FOLDER_MAX = 25
+"""A folder with more modules than this needs sub-rooms."""
 
 IMPURE_MODULES = {"asyncio", "datetime", "obstore", "os", "random", "secrets", "socket", "threading", "time", "uvloop"}
 """What no pure room may touch: clocks, randomness, sockets, files, stores."""
@@ -49,10 +171,19 @@ class Import:
         return f"{self.path.relative_to(SOURCE.parent)}:{self.line} imports {self.module}"
 
     @property
+    def folder(self) -> tuple[str, ...]:
+        """The folder below `src/braidlog` that the module is in; empty for modules that are not ours."""
+        package, *parts = self.module.split(".")
+        if package != "braidlog":
+            return ()
+        while parts and not SOURCE.joinpath(*parts).is_dir():
+            parts.pop()
+        return tuple(parts)
+
+    @property
     def room(self) -> str | None:
-        """The room of ours that is imported, or None for what is not ours (or is the package itself)."""
-        parts = self.module.split(".")
-        return parts[1] if parts[0] == "braidlog" and len(parts) > 1 and (SOURCE / parts[1]).is_dir() else None
+        """The room of ours that is imported, or None for modules outside all rooms."""
+        return self.folder[0] if self.folder else None
 
 
 def imports_of(path: Path, source: str | None = None) -> Iterator[Import]:
@@ -64,8 +195,7 @@ def imports_of(path: Path, source: str | None = None) -> Iterator[Import]:
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            yield Import(path, node.lineno, module)
-            for alias in node.names:  # `from braidlog import agent` names a room too
+            for alias in node.names:  # with its name, for `from braidlog import agent` imports a room
                 yield Import(path, node.lineno, f"{module}.{alias.name}")
 
 
@@ -78,12 +208,12 @@ def modules(room: str) -> list[Path]:
 
 
 def test_every_room_is_in_the_table() -> None:
-    assert set(rooms()) <= set(MAY_IMPORT)
+    assert set(rooms()) == set(MAY_IMPORT)
 
 
 def test_table_has_no_cycle_below_what_people_touch() -> None:
     seen: list[str] = []
-    waiting = {room: needs for room, needs in MAY_IMPORT.items() if room not in {"cli", "console", "sim"}}
+    waiting = {room: needs for room, needs in MAY_IMPORT.items() if room not in {"cli", "sim"}}
     while waiting:
         free = [room for room, needs in waiting.items() if needs <= set(seen)]
         assert free, f"a cycle among {sorted(waiting)}"
@@ -99,7 +229,51 @@ def test_room_imports_only_what_the_table_allows(room: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("room", sorted(PURE & set(rooms())))
+@pytest.mark.parametrize("room", rooms())
+def test_room_imports_all_that_the_table_allows(room: str) -> None:
+    """An entry that nothing uses is a door that nobody would notice being used."""
+    used = {i.room for path in modules(room) for i in imports_of(path)}
+    assert MAY_IMPORT[room] <= used, MAY_IMPORT[room] - used
+
+
+def part_of(folder: tuple[str, ...]) -> str:
+    """The part of its room that a folder is, such as `groups.classic` for `control/groups/classic`."""
+    return ".".join(folder[1:]) or TOP
+
+
+def parts_of(room: str) -> set[str]:
+    """The sub-rooms of a room at any depth, and its top."""
+    return {part_of(path.parent.relative_to(SOURCE).parts) for path in modules(room)}
+
+
+def test_every_room_with_sub_rooms_is_in_their_table() -> None:
+    found = {room: parts for room in rooms() if len(parts := parts_of(room)) > 1}
+    assert {room: set(table) for room, table in WITHIN.items()} == found
+
+
+@pytest.mark.parametrize("room", WITHIN)
+def test_sub_rooms_import_exactly_what_their_table_allows(room: str) -> None:
+    used: dict[str, set[str]] = {part: set() for part in parts_of(room)}
+    for path in modules(room):
+        part = part_of(path.parent.relative_to(SOURCE).parts)
+        used[part] |= {part_of(i.folder) for i in imports_of(path) if i.room == room} - {part}
+    wrong = {part: sorted(found) for part, found in used.items() if found != WITHIN[room].get(part)}
+    assert not wrong, f"these import other parts of {room} than the table says: {wrong}"
+
+
+@pytest.mark.parametrize(("room", "other"), DOORS)
+def test_room_enters_another_by_its_doors_alone(room: str, other: str) -> None:
+    used = {part_of(i.folder) for path in modules(room) for i in imports_of(path) if i.room == other}
+    assert used == DOORS[room, other]
+
+
+def test_no_folder_has_more_modules_than_a_reader_takes_in() -> None:
+    folders = {path.parent for path in SOURCE.rglob("*.py")}
+    counts = {str(folder.relative_to(SOURCE)): len(list(folder.glob("*.py"))) for folder in folders}
+    assert not {folder: count for folder, count in counts.items() if count > MODULES_PER_FOLDER_MAX}
+
+
+@pytest.mark.parametrize("room", sorted({*PURE, "configs"}))
 def test_pure_room_touches_no_outside_world(room: str) -> None:
     wrong = [str(i) for path in modules(room) for i in imports_of(path) if i.module.partition(".")[0] in IMPURE_MODULES]
     assert not wrong, "\n".join(wrong)
@@ -109,7 +283,7 @@ def test_only_the_command_line_needs_a_kafka_client() -> None:
     wrong = [
         str(i)
         for room in rooms()
-        if room not in {"cli", "console"}
+        if room != "cli"
         for path in modules(room)
         for i in imports_of(path)
         if i.module.partition(".")[0] in CLIENT_LIBRARIES

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from braidlog.agent.agent import Agent
-from braidlog.agent.replaying import JournalExecutor
+from braidlog.agent.journal_jobs import JournalExecutor
 from braidlog.control.interface import (
     CommitObject,
     ControlPlane,
@@ -16,8 +16,8 @@ from braidlog.control.interface import (
     NewTopic,
     ObjectVerdict,
 )
-from braidlog.control.journal_settings import JournalSettings
-from braidlog.control.metadata import open_metadata
+from braidlog.control.journals.settings import JournalSettings
+from braidlog.control.metadata.store import open_metadata
 from braidlog.control.service import ControlService
 from braidlog.control.settings import ControlSettings
 from braidlog.objects.format import read_footer
@@ -29,10 +29,10 @@ from braidlog.runtime.errors import ControlUnavailable
 from braidlog.runtime.metrics import Metrics
 from braidlog.runtime.quantities import Address
 from braidlog.runtime.settings import AgentSettings
-from braidlog.sim.clock import EPOCH_MS, SimClock
-from braidlog.sim.loop import VirtualLoop
-from braidlog.sim.network import Network
-from braidlog.sim.process import Process
+from braidlog.sim.virtual.clock import EPOCH_MS, SimClock
+from braidlog.sim.virtual.loop import VirtualLoop
+from braidlog.sim.virtual.network import Network
+from braidlog.sim.virtual.process import Process
 from braidlog.writing.request import WriteRequest
 
 RECORD_BYTES = 100
@@ -61,6 +61,8 @@ class Cuttable:
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
         self.loses_commits = False
+        self.commit_s = 0.0
+        """How long the answer to a commit is on its way."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._control, name)
@@ -68,7 +70,10 @@ class Cuttable:
     async def commit_object(self, request: CommitObject, *, timeout_s: float | None = None) -> ObjectVerdict:
         if self.loses_commits and not request.replayed:
             raise ControlUnavailable("cut off")
-        return await self._control.commit_object(request, timeout_s=timeout_s)
+        verdict = await self._control.commit_object(request, timeout_s=timeout_s)
+        if self.commit_s and not request.replayed:
+            await asyncio.sleep(self.commit_s)
+        return verdict
 
 
 class LightningWorld:

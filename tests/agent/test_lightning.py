@@ -6,11 +6,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tests.agent.lightning_world import LightningWorld, run_lightning
 
+from braidlog.configs.resources import TOPIC_RESOURCE
 from braidlog.control.interface import AlterConfigs, ConfigChange, ReplayTask
 from braidlog.objects.keys import JOURNAL_PREFIX, journal_key
 from braidlog.objects.store import StoreUnavailable
-
-TOPIC_RESOURCE = 2
 
 
 def journal_keys(world: LightningWorld) -> list[str]:
@@ -24,7 +23,7 @@ def test_records_are_in_the_log_in_their_order_and_only_once(tmp_path: Path) -> 
         for number in range(20):
             assert await world.write(number, producer) == 0
         assert await world.wait_read(20) == list(range(20))
-        statistics = world.service.journals.statistics()
+        statistics = world.service.parts.journals.statistics()
         assert (statistics.fast_files, statistics.slow_files) == (20, 0)
         await world.clock.sleep(120.0)
         assert await world.read() == list(range(20))
@@ -49,9 +48,27 @@ async def lost_and_then_one_more(world: LightningWorld, producer: int) -> None:
     world.control.loses_commits = True
     assert await world.write(0, producer) == 0
     await world.clock.sleep(2.0)  # the agent gives up, and leaves the file where it is
-    assert world.agent.journal.statistics()[2].left == 1
+    assert world.agent.write_path.journal.statistics()[2].left == 1
     world.control.loses_commits = False
     assert await world.write(1, producer) == 0
+
+
+@pytest.mark.parametrize("is_idempotent", [True, False])
+def test_files_do_not_wait_for_the_answer_to_the_one_before(tmp_path: Path, is_idempotent: bool) -> None:
+    """A commit takes most of a file's time, and files come much faster. None is left to be replayed."""
+
+    async def test(world: LightningWorld) -> None:
+        await world.start()
+        producer = await world.new_producer() if is_idempotent else -1
+        world.control.commit_s = 0.4
+        for number in range(100):
+            assert await world.write(number, producer) == 0
+        assert await world.wait_read(100) == list(range(100))
+        statistics = world.service.parts.journals.statistics()
+        assert (statistics.fast_files, statistics.slow_files, statistics.held_batches) == (100, 0, 0)
+        await world.close()
+
+    run_lightning(tmp_path, test)
 
 
 def test_external_consistency_is_lost_without_idempotence(tmp_path: Path) -> None:
@@ -76,9 +93,9 @@ def test_external_consistency_is_kept_by_an_idempotent_producer(tmp_path: Path) 
         assert world.told == [(0, 0), (1, 0)]
         await world.clock.sleep(0.5)
         assert await world.read() == []
-        assert world.service.journals.statistics().held_batches == 1
+        assert world.service.parts.journals.statistics().held_batches == 1
         assert await world.wait_read(2) == [0, 1]
-        statistics = world.service.journals.statistics()
+        statistics = world.service.parts.journals.statistics()
         assert (statistics.slow_files, statistics.gaps_given_up, statistics.held_batches) == (1, 0, 0)
         await world.close()
 
@@ -126,7 +143,7 @@ def test_a_pause_between_the_put_and_the_acknowledgement_while_the_sequence_is_s
         assert await world.write(0, producer) == 0
         assert await world.write(1, producer) == 0  # its slot is fenced
         assert await world.wait_read(2) == [0, 1]
-        assert world.agent.journal.statistics()[1].sealed_out == 1
+        assert world.agent.write_path.journal.statistics()[1].sealed_out == 1
         assert journal_key(world.agent.incarnation, 1, 0) in journal_keys(world)
         await world.clock.sleep(300.0)
         assert await world.read() == [0, 1]
@@ -199,7 +216,7 @@ def test_behind_a_file_that_fails_a_producer_hears_that_it_should_send_again(tmp
         assert await world.wait_read(2) == [0, 1]
         await world.clock.sleep(60.0)
         assert await world.read() == [0, 1]
-        assert world.service.journals.statistics().duplicate_batches == 1
+        assert world.service.parts.journals.statistics().duplicate_batches == 1
         await world.close()
 
     run_lightning(tmp_path, test)
@@ -217,7 +234,7 @@ def test_a_topic_that_is_classic_again_loses_nothing_of_its_journal(tmp_path: Pa
         await world.service.alter_configs(
             AlterConfigs(TOPIC_RESOURCE, "topic", [ConfigChange("braidlog.topic.type", 0, "classic")])
         )
-        while world.agent.is_journaled(world.topic_id):
+        while world.agent.view.is_journaled(world.topic_id):
             await world.agent.view.wait_catalog_change()
         while code := await world.write(1, producer):
             assert code == ErrorCode.not_enough_replicas

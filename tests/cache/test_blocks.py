@@ -91,3 +91,37 @@ async def test_a_missing_object_is_told_to_every_reader_and_not_remembered() -> 
     assert all(isinstance(result, NotFound) for result in results)
     store.objects["a"] = b"12345"
     assert bytes(await cache.read("a", 5, 0, 5)) == b"12345"
+
+
+async def test_who_is_wrong_about_an_objects_size_truncates_it_for_nobody_else() -> None:
+    store = CountingStore({"a": b"0123456789"})
+    cache = make_cache(store)
+    assert bytes(await cache.read_own("a", 4, 1, 3)) == b"12"
+    assert cache.hit("a", 3, 8) is None
+    assert bytes(await cache.read("a", 10, 3, 8)) == b"34567"
+    assert bytes(await cache.read_own("a", 4, 1, 3)) == b"12", "and the right block stays"
+    assert bytes(await cache.read("a", 10, 8, 10)) == b"89"
+    assert store.gets == [("a", 0, 4), ("a", 0, 10)]
+
+
+async def test_nobody_waits_for_a_block_that_another_one_thinks_is_shorter() -> None:
+    store = CountingStore({"a": b"0123456789"})
+    store.opened.clear()
+    cache = make_cache(store)
+    wrong, right = (asyncio.ensure_future(cache.read_own("a", size, 0, 4)) for size in (4, 10))
+    late = asyncio.ensure_future(cache.read_own("a", 10, 3, 8))
+    await asyncio.sleep(0)
+    store.opened.set()
+    assert [bytes(await read) for read in (wrong, right, late)] == [b"0123", b"0123", b"34567"]
+    assert bytes(await cache.read("a", 10, 8, 10)) == b"89"
+    assert len(store.gets) == 2
+
+
+async def test_what_is_damaged_is_read_again_from_the_store() -> None:
+    store = CountingStore({"a": b"0123456789"})
+    cache = make_cache(store)
+    cache.insert("a", b"01damaged9")
+    assert bytes(await cache.read_again("a", 10, 2, 9)) == b"2345678"
+    assert bytes(await cache.read("a", 10, 0, 10)) == b"0123456789"
+    assert store.gets == [("a", 0, 10)]
+    assert cache.statistics().size_bytes == 10

@@ -11,7 +11,7 @@ from tests.fakes import FakeClock
 from braidlog.cache.disk import DiskLayer
 from braidlog.cache.layers import LayerStatistics, LruIndex, MemoryLayer, StoreLayer
 from braidlog.cache.members import LEFT_OUT_S, owner_of
-from braidlog.cache.ring import RingLayer, RingMember
+from braidlog.cache.zone_ring import ZoneRingLayer, ZoneRingMember
 from braidlog.objects.memory import MemoryBucket, MemoryStore
 from braidlog.objects.store import AlreadyExists, Bytes, NotFound, StoreUnavailable
 from braidlog.runtime.clock import SystemClock
@@ -186,17 +186,17 @@ class Ring:
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
         self.bottoms: dict[str, StoreLayer] = {}
-        self.members: dict[str, RingMember] = {}
+        self.members: dict[str, ZoneRingMember] = {}
         self.addresses: dict[str, str] = {}
 
     async def join(self, name: str) -> None:
         self.bottoms[name] = StoreLayer(self.store)
         layer = MemoryLayer(self.bottoms[name], bytes_max=100_000, on_write=True)
-        self.members[name] = RingMember(layer)
+        self.members[name] = ZoneRingMember(layer)
         self.addresses[name] = await self.members[name].start("127.0.0.1:0")
 
-    def layer(self, clock: FakeClock | SystemClock | None = None) -> RingLayer:
-        return RingLayer(self.store, self.addresses, clock=clock or SystemClock(), entropy=SeededEntropy(1))
+    def layer(self, clock: FakeClock | SystemClock | None = None) -> ZoneRingLayer:
+        return ZoneRingLayer(self.store, self.addresses, clock=clock or SystemClock(), entropy=SeededEntropy(1))
 
     @property
     def gets(self) -> int:
@@ -279,9 +279,9 @@ async def test_a_put_whose_owner_dies_with_it_is_not_lost_and_not_refused() -> N
             await member._server.close()  # after the object is written, and before the answer is
             await asyncio.sleep(3600)
 
-    member = RingMember(Dying(store))
+    member = ZoneRingMember(Dying(store))
     address = await member.start("127.0.0.1:0")
-    layer = RingLayer(store, {"one": address}, clock=SystemClock(), entropy=SeededEntropy(1))
+    layer = ZoneRingLayer(store, {"one": address}, clock=SystemClock(), entropy=SeededEntropy(1))
     await layer.put("a", DATA)
     assert bytes((await store.get("a")).data) == DATA
     await layer.close()
@@ -291,7 +291,7 @@ async def test_a_member_serves_its_own_without_a_detour() -> None:
     store = memory_store()
     bottom = StoreLayer(store)
     own = MemoryLayer(bottom, bytes_max=1000, on_write=True)
-    layer = RingLayer(
+    layer = ZoneRingLayer(
         store, {"me": "127.0.0.1:1"}, clock=FakeClock(), entropy=SeededEntropy(1), own_name="me", own_layer=own
     )
     await layer.put("a", DATA)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from braidlog.compaction.rules import Rules
 from braidlog.records.batch import BatchHeader
-from braidlog.records.placing import place_batches
+from braidlog.records.placement import place_batches
 from braidlog.records.record import Record, decode_batch
 
 BYTES_MAX = 10_000_000

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.records.siphash_reference import siphash_128
 
 from braidlog.compaction.keymap import SLOT_BYTES, KeyMap, hash_keys
-from braidlog.records.opened import ExtentBytes, open_extents
+from braidlog.records.opened_extents import ExtentBytes, open_extents
 from braidlog.records.raw import RawRecords, index_opened
 from braidlog.records.record import Record, encode_batch
 

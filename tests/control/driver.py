@@ -1,9 +1,10 @@
 """A control plane to test against, and objects to commit to it."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
+
+from tests.fakes import FakeClock
 
 from braidlog.control.interface import (
     CommitObject,
@@ -14,7 +15,7 @@ from braidlog.control.interface import (
     ObjectVerdict,
     TopicInfo,
 )
-from braidlog.control.metadata import MetadataStore, open_metadata
+from braidlog.control.metadata.store import BucketParts, MetadataStore, open_metadata
 from braidlog.control.service import ControlService
 from braidlog.control.settings import ControlSettings
 from braidlog.objects.format import encode_footer, encode_trailer
@@ -30,60 +31,33 @@ START_MS = 1_700_000_000_000
 _numbers = count(1)
 
 
-class ManualClock:
-    """Time that stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self._now_s = 0.0
-        self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
-
-    def wall_ms(self) -> int:
-        return START_MS + int(self._now_s * 1000)
-
-    def monotonic_s(self) -> float:
-        return self._now_s
-
-    async def sleep(self, seconds: float) -> None:
-        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._sleepers.append((self._now_s + seconds, woken))
-        await woken
-
-    def advance(self, seconds: float) -> None:
-        self._now_s += seconds
-        due = [sleeper for sleeper in self._sleepers if sleeper[0] <= self._now_s]
-        self._sleepers = [sleeper for sleeper in self._sleepers if sleeper[0] > self._now_s]
-        for _, woken in due:
-            if not woken.done():
-                woken.set_result(None)
-
-
 @dataclass
 class Plane:
     """One running control plane and what it stands on."""
 
     service: ControlService
     metadata: MetadataStore
-    clock: ManualClock
+    clock: FakeClock
     bucket: MemoryBucket
     store: MemoryStore
 
     @property
     def keys(self) -> list[str]:
-        """Of all objects in the store, but for the one that says whose it is."""
+        """The keys of all objects in the store, except the one that names its owner."""
         return [key for key in self.bucket.keys if key != OWNER_KEY]
 
 
 async def start_plane(
     url: str = "sqlite://",
     *,
-    clock: ManualClock | None = None,
+    clock: FakeClock | None = None,
     bucket: MemoryBucket | None = None,
     settings: ControlSettings | None = None,
 ) -> Plane:
-    clock = clock or ManualClock()
+    clock = clock or FakeClock(sleepers_wait=True)
     bucket = bucket or MemoryBucket()
     store = MemoryStore(bucket, url="memory://", clock=clock)
-    metadata = await open_metadata(url)
+    metadata = await open_metadata(url, BucketParts(store, clock, SeededEntropy(f"{url}/metadata"), url))
     # What tests commit they do not store, so a store that is new after a restart has to say whose it is by itself.
     await claim(store, str(SeededEntropy(url).uuid()))
     service = ControlService(metadata, store, clock, SeededEntropy(url), settings or ControlSettings())
@@ -167,3 +141,14 @@ def outcomes(verdict: ObjectVerdict) -> list[tuple[int, int, bool]]:
     return [
         (each.error_code, each.base_offset, each.duplicate) for extent in verdict.extents for each in extent.verdicts
     ]
+
+
+async def upload(plane: Plane, topic: TopicInfo) -> CommitObject:
+    request = make_object([(topic.topic_id, 0, [batch()])], write_epoch=plane.service.parts.epochs.current)
+    await plane.store.put(request.key, b"x" * request.size)
+    return request
+
+
+async def pass_epochs(plane: Plane, count: int) -> None:
+    for _ in range(count):
+        await plane.service.parts.epochs.advance()

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from tests.control.driver import batch, commit, create_topic, make_object, new_producer, outcomes, start_plane
 
 from braidlog.control.interface import (
@@ -20,7 +19,6 @@ from braidlog.control.interface import (
 from braidlog.control.settings import ControlSettings
 from braidlog.objects.store import StoreUnavailable
 from braidlog.runtime.entropy import SeededEntropy
-from braidlog.runtime.errors import ControlUnavailable
 
 KILLS = 5
 
@@ -93,7 +91,7 @@ async def test_a_restart_goes_on_where_it_was(tmp_path: Path) -> None:
     assert after.cluster_configs == before.cluster_configs
     assert after.position.fencing_epoch > before.position.fencing_epoch
     assert (await control.read_feed(FeedRequest(before.position, 0))).reload
-    assert await control.agents.expire_once() == 0
+    assert await control.parts.agents.expire_once() == 0
     beat = await control.heartbeat_agent(AgentHeartbeat("one"))
     assert (beat.known, beat.write_epoch) == (True, registered.write_epoch)
 
@@ -109,22 +107,6 @@ async def test_a_restart_goes_on_where_it_was(tmp_path: Path) -> None:
     await control.close()
 
 
-async def test_a_reader_behind_the_ring_must_reload() -> None:
-    plane = await start_plane(settings=ControlSettings(feed_events_max=3))
-    topic = await create_topic(plane.service)
-    start = (await plane.service.snapshot(SnapshotRequest())).position
-    for _ in range(3):
-        await commit(plane.service, topic, [batch()])
-    assert len((await plane.service.read_feed(FeedRequest(start, 0))).events) == 3
-    await commit(plane.service, topic, [batch()])
-    page = await plane.service.read_feed(FeedRequest(start, 0))
-    assert page.reload
-    snapshot = await plane.service.snapshot(SnapshotRequest())
-    assert page.position == snapshot.position
-    assert snapshot.bounds[0].high_watermark == 4
-    await plane.service.close()
-
-
 async def test_the_background_steps_run_and_survive_a_failing_store() -> None:
     plane = await start_plane(settings=ControlSettings(grace_epochs=1))
     control = plane.service
@@ -137,20 +119,9 @@ async def test_the_background_steps_run_and_survive_a_failing_store() -> None:
     plane.store.list = fail  # type: ignore[method-assign,assignment]
     await control.register_agent(RegisterAgent("one", "host", 9092, "a"))
     async with asyncio.timeout(10):
-        while not listed.is_set() or control.epochs.current < 5:
+        while not listed.is_set() or control.parts.epochs.current < 5:
             plane.clock.advance(70)
             await asyncio.sleep(0)
-    assert control.agents.agents == []
-    assert not any(loop.done() for loop in control._loops)
+    assert control.parts.agents.agents == []
+    assert not any(loop.done() for loop in control._runner._loops)
     await control.close()
-
-
-async def test_closing_lets_waiting_readers_go() -> None:
-    plane = await start_plane()
-    position = (await plane.service.snapshot(SnapshotRequest())).position
-    reading = asyncio.create_task(plane.service.read_feed(FeedRequest(position, 60_000)))
-    await asyncio.sleep(0)
-    await plane.service.close()
-    assert (await reading).events == []
-    with pytest.raises(ControlUnavailable):
-        await plane.service.read_feed(FeedRequest(position, 0))

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braidlog.control import intervals
-from braidlog.control.gaps import (
+from braidlog.control.intervals import Ranges
+from braidlog.control.log.gaps import (
     EARLIER_EPOCHS_MAX,
     HALF_CIRCLE,
     RANGES_MISSING_MAX,
@@ -20,7 +21,6 @@ from braidlog.control.gaps import (
     take,
     with_earlier,
 )
-from braidlog.control.intervals import Ranges
 from braidlog.objects.layout import SEQUENCE_END
 
 numbers_ = st.sets(st.integers(0, 40))

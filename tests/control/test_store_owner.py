@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.fakes import FakeClock
 
-from braidlog.control.metadata import MetadataStore, open_metadata
+from braidlog.control.metadata.store import MetadataStore, open_metadata
 from braidlog.control.service import ControlService
 from braidlog.control.settings import ControlSettings
 from braidlog.control.store_owner import StoreOwner
@@ -15,7 +15,7 @@ from braidlog.objects.keys import OWNER_KEY, data_key
 from braidlog.objects.memory import MemoryBucket, MemoryStore
 from braidlog.objects.open import open_store
 from braidlog.objects.owner import WrongStore, claim, read_owner
-from braidlog.objects.store import Blob, NotFound, Store, StoreUnavailable
+from braidlog.objects.store import Blob, NotFound, Store, StoreDenied, StoreUnavailable
 from braidlog.runtime.clock import SystemClock
 from braidlog.runtime.entropy import SeededEntropy
 from braidlog.runtime.errors import InvalidSetting
@@ -78,6 +78,10 @@ async def test_what_others_keep_in_the_bucket_does_not_matter(store: MemoryStore
 async def known(metadata: MetadataStore, key: str) -> None:
     """As if the object had been sequenced."""
     await metadata.acquire_fencing_epoch()
+    await insert_object(metadata, key)
+
+
+async def insert_object(metadata: MetadataStore, key: str) -> None:
     await metadata.transact(
         lambda tx: tx.execute(
             "INSERT INTO objects (number, nonce, object_key, size_bytes, write_epoch, committed_ms, live_count)"
@@ -141,3 +145,55 @@ async def test_a_store_that_cannot_be_written_to_is_told_at_the_start(tmp_path: 
     with pytest.raises(InvalidSetting, match="cannot be used"):
         await start(store, 1)
     await store.close()
+
+
+async def test_who_takes_over_with_a_wrong_store_does_not_end_the_one_that_runs(
+    store: MemoryStore, start: Start, tmp_path: Path
+) -> None:
+    """Found out before the fencing epoch is taken."""
+    url = f"sqlite://{tmp_path}/metadata.db"
+    metadata = await open_metadata(url)
+    running = ControlService(metadata, store, SystemClock(), SeededEntropy(1), ControlSettings())
+    await running.start()
+    anothers = MemoryStore(MemoryBucket(), url="memory://", clock=FakeClock())
+    await start(anothers, 2)
+    second = ControlService(await open_metadata(url), anothers, SystemClock(), SeededEntropy(3), ControlSettings())
+    with pytest.raises(WrongStore, match="belongs to cluster"):
+        await second.start()
+    await second.close()
+    await metadata.read(lambda tx: None)  # it is not fenced off
+    await running.close()
+
+
+async def test_nor_does_one_with_a_store_that_nobody_has_used(store: MemoryStore, tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/metadata.db"
+    metadata = await open_metadata(url)
+    running = ControlService(metadata, store, SystemClock(), SeededEntropy(1), ControlSettings())
+    await running.start()
+    await insert_object(metadata, SOMETHING)
+    mistyped = MemoryStore(MemoryBucket(), url="memory://", clock=FakeClock())
+    second = ControlService(await open_metadata(url), mistyped, SystemClock(), SeededEntropy(3), ControlSettings())
+    with pytest.raises(WrongStore, match="does not have"):
+        await second.start()
+    await second.close()
+    await metadata.read(lambda tx: None)  # it is not fenced off
+    await running.close()
+
+
+class Denied(MemoryStore):
+    async def get(self, key: str) -> Blob:
+        raise StoreDenied("no such bucket")
+
+
+async def test_nor_does_one_with_a_store_that_cannot_be_used(store: MemoryStore, tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/metadata.db"
+    metadata = await open_metadata(url)
+    running = ControlService(metadata, store, SystemClock(), SeededEntropy(1), ControlSettings())
+    await running.start()
+    useless = Denied(MemoryBucket(), url="memory://", clock=FakeClock())
+    second = ControlService(await open_metadata(url), useless, SystemClock(), SeededEntropy(3), ControlSettings())
+    with pytest.raises(InvalidSetting, match="cannot be used"):
+        await second.start()
+    await second.close()
+    await metadata.read(lambda tx: None)  # it is not fenced off
+    await running.close()

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 from tests.control.driver import (
-    ManualClock,
     Plane,
     batch,
     create_topic,
@@ -13,6 +12,7 @@ from tests.control.driver import (
     outcomes,
     start_plane,
 )
+from tests.fakes import FakeClock
 
 from braidlog.control.interface import (
     BoundsRequest,
@@ -150,45 +150,45 @@ SWIFT = ControlSettings(epoch_interval_s=1e9, grace_epochs=1, write_lease_s=100.
 
 async def advance(plane: Plane, epochs: int) -> None:
     for _ in range(epochs):
-        await plane.service.epochs.advance()
+        await plane.service.parts.epochs.advance()
 
 
 async def test_a_lease_keeps_what_was_uploaded_under_it(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path / 'metadata.db'}"
-    clock = ManualClock()
+    clock = FakeClock(sleepers_wait=True)
     plane = await start_plane(url, settings=SWIFT, clock=clock)
     topic = await create_topic(plane.service)
     lease = await plane.service.lease_write_epoch(LeaseWriteEpoch("job"))
     assert lease.store_url == "memory://"
     objects = [make_object([(topic.topic_id, 0, [batch(3)])], write_epoch=lease.write_epoch)]
     await advance(plane, 5)
-    await plane.service.sweeper.run_once()
-    assert plane.service.epochs.floor <= lease.write_epoch
+    await plane.service.parts.sweeper.run_once()
+    assert plane.service.parts.epochs.floor <= lease.write_epoch
     await plane.service.close()
     # Also through a restart, and as often as it is renewed.
     plane = await start_plane(url, settings=SWIFT, clock=clock)
     for _ in range(4):
         clock.advance(80)
         renewed = await plane.service.lease_write_epoch(LeaseWriteEpoch("job"))
-        assert renewed.write_epoch == plane.service.epochs.current
-        await plane.service.sweeper.run_once()
+        assert renewed.write_epoch == plane.service.parts.epochs.current
+        await plane.service.parts.sweeper.run_once()
     answer = await plane.service.commit_objects(CommitObjects("query", 0, objects, "job"))
     assert answer.error_code == 0
     # With the commit it is given back.
-    await plane.service.sweeper.run_once()
-    assert plane.service.epochs.floor == plane.service.epochs.current - 1
+    await plane.service.parts.sweeper.run_once()
+    assert plane.service.parts.epochs.floor == plane.service.parts.epochs.current - 1
     await plane.service.close()
 
 
 async def test_what_a_lost_lease_held_can_only_fail() -> None:
-    clock = ManualClock()
+    clock = FakeClock(sleepers_wait=True)
     plane = await start_plane(settings=SWIFT, clock=clock)
     topic = await create_topic(plane.service)
     lease = await plane.service.lease_write_epoch(LeaseWriteEpoch("job"))
     objects = [make_object([(topic.topic_id, 0, [batch(3)])], write_epoch=lease.write_epoch)]
     await advance(plane, 5)
     clock.advance(101)
-    await plane.service.sweeper.run_once()
+    await plane.service.parts.sweeper.run_once()
     with pytest.raises(LeaseEnded):
         await plane.service.lease_write_epoch(LeaseWriteEpoch("job"))
     answer = await plane.service.commit_objects(CommitObjects("query", 0, objects, "job"))
@@ -199,26 +199,26 @@ async def test_what_a_lost_lease_held_can_only_fail() -> None:
 
 
 async def test_no_lease_is_renewed_for_ever() -> None:
-    clock = ManualClock()
+    clock = FakeClock(sleepers_wait=True)
     plane = await start_plane(settings=SWIFT, clock=clock)
     await plane.service.lease_write_epoch(LeaseWriteEpoch("job"))
     clock.advance(LEASE_LIFE_MS_MAX / 1000 + 1)
     with pytest.raises(LeaseEnded):
         await plane.service.lease_write_epoch(LeaseWriteEpoch("job"))
-    await plane.service.writers.expire_once()
-    assert plane.service.writers.lowest_epoch_held() is None
+    await plane.service.parts.writers.expire_once()
+    assert plane.service.parts.writers.lowest_leased_epoch() is None
     await plane.service.close()
 
 
 async def test_writers_that_were_silent_for_long_are_forgotten() -> None:
-    clock = ManualClock()
+    clock = FakeClock(sleepers_wait=True)
     plane = await start_plane(clock=clock)
     topic = await create_topic(plane.service)
     await commit(plane, 3, objects_of(topic, 1), writer="old")
     clock.advance(20 * 24 * 3600)
     await commit(plane, 3, objects_of(topic, 1), writer="new")
     clock.advance(20 * 24 * 3600)
-    await plane.service.writers.expire_once()
+    await plane.service.parts.writers.expire_once()
     assert (await commit(plane, 3, objects_of(topic, 1), writer="new")).repeated
     assert not (await commit(plane, 3, objects_of(topic, 1), writer="old")).repeated
     await plane.service.close()

@@ -4,9 +4,9 @@ from math import inf
 
 import pytest
 from bench._scheduler_model import AgentModel, Phase, run_trace
+from tests.cost.uploads import streams_usd_month, upload_period_s
 
 from braidlog.cost.prices import FREE, S3_EXPRESS, S3_STANDARD
-from braidlog.cost.uploads import streams_usd_month, upload_period_s
 from braidlog.scheduling.policy import policy_named
 
 INTERVAL_S = 0.2

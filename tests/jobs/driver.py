@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tests.control.driver import START_MS, ManualClock, Plane, start_plane
+from tests.control.driver import START_MS, Plane, start_plane
+from tests.fakes import FakeClock
 
-from braidlog.agent.reading import Slice, append_batches
-from braidlog.control.executor import InProcessExecutor
+from braidlog.agent.read_path.reader import Slice, append_batches
 from braidlog.control.interface import COMPACT, MERGE, CommitObject, FindExtents, TopicInfo
-from braidlog.control.job_settings import JobSettings
+from braidlog.control.jobs.settings import JobSettings
 from braidlog.control.settings import ControlSettings
-from braidlog.control.worker import Worker
+from braidlog.jobs.executor import InProcessExecutor
+from braidlog.jobs.worker import Worker
 from braidlog.objects.format import encode_footer, encode_trailer
 from braidlog.objects.keys import data_key
 from braidlog.objects.layout import KAFKA_BATCHES, BatchEntry, ExtentEntry, Footer
@@ -41,7 +42,7 @@ class Read:
 
 
 async def start(url: str = "sqlite://", *, settings: ControlSettings = SETTINGS, plane: Plane | None = None) -> Plane:
-    clock, bucket = (plane.clock, plane.bucket) if plane is not None else (ManualClock(), None)
+    clock, bucket = (plane.clock, plane.bucket) if plane is not None else (FakeClock(sleepers_wait=True), None)
     return await start_plane(url, clock=clock, bucket=bucket, settings=settings)
 
 
@@ -91,7 +92,7 @@ class Writer:
                     entries,
                 )
             )
-        epoch = self._plane.service.epochs.current
+        epoch = self._plane.service.parts.epochs.current
         footer = Footer(self._entropy.token(16), epoch, self._name, at_ms, "", extents)
         encoded = encode_footer(footer)
         whole = b"".join([*pieces, encoded, encode_trailer(encoded, footer.nonce)])
@@ -111,12 +112,12 @@ def worker(plane: Plane, name: str = "worker", store: Store | None = None) -> Wo
 
 async def work_off(plane: Plane, name: str = "worker") -> int:
     """Plan, and do everything that is on the board. Returns how many jobs were done."""
-    await plane.service.planner.plan_once()
+    await plane.service.parts.planner.plan_once()
     some = worker(plane, name)
     while await some.run_once():
         pass
     statistics = some.statistics()
-    assert (statistics.refused, statistics.failed) == (0, 0), plane.service.jobs.list
+    assert (statistics.refused, statistics.failed) == (0, 0), plane.service.parts.jobs.list
     return statistics.done
 
 

@@ -5,11 +5,11 @@ from prometheus_client import CollectorRegistry
 from tests.control.driver import Plane, create_topic
 from tests.jobs.driver import SETTINGS, Read, Writer, decode, start, worker
 
-from braidlog.agent.reading import Reader
-from braidlog.agent.view import PartitionView
+from braidlog.agent.cluster.view import PartitionView
+from braidlog.agent.read_path.reader import Reader
 from braidlog.cache.blocks import BlockCache
 from braidlog.control.interface import BoundsRequest, TopicInfo
-from braidlog.control.job_settings import JobSettings
+from braidlog.control.jobs.settings import JobSettings
 from braidlog.objects.metered import MeteredStore, StoreMetrics
 
 OBJECTS = 10_000
@@ -63,14 +63,14 @@ async def test_merging_divides_the_gets_of_a_backlog_by_fifty_and_more() -> None
         assert [read.offset for read in consumer.seen] == list(range(OBJECTS))
     for _ in range(40):
         await meanwhile.poll(4096)
-    await plane.service.planner.plan_once()
+    await plane.service.parts.planner.plan_once()
     some = worker(plane)
     while await some.run_once():
         await meanwhile.poll(4096)
-        await plane.service.planner.plan_once()
+        await plane.service.parts.planner.plan_once()
     # What was read from the index before is deleted by now, and whoever was in the middle of it goes on.
     plane.clock.advance(61)
-    assert (await plane.service.sweeper.run_once()).unreferenced_count >= OBJECTS
+    assert (await plane.service.parts.sweeper.run_once()).unreferenced_count >= OBJECTS
     await meanwhile.read_all()
     after = [Consumer(plane, topic, partition) for partition in range(PARTITIONS)]
     for consumer in after:

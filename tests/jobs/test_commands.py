@@ -14,7 +14,7 @@ from tests.jobs.test_kills import read_topic
 
 
 def braid(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "braidlog.cli.main", *arguments]
+    command = [sys.executable, "-m", "braidlog", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 

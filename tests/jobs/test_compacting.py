@@ -8,8 +8,8 @@ import pytest
 from tests.control.driver import START_MS, Plane, create_topic
 from tests.jobs.driver import Read, Writer, read_all, start, work_off
 
-from braidlog.control import compacting
 from braidlog.control.interface import FindExtents, ListJobs, RequestCompaction, TopicInfo
+from braidlog.jobs import compacting
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -174,5 +174,5 @@ async def test_compact_and_delete_does_both(plane: Plane) -> None:
     assert await work_off(plane) == 1
     assert [record.value for record in await read_all(plane, topic)] == [b"2"]
     plane.clock.advance(3601)
-    await plane.service.retention.run_once()
+    await plane.service.parts.retention.run_once()
     assert await read_all(plane, topic) == []

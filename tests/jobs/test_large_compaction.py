@@ -8,7 +8,7 @@ from tests.jobs.driver import SETTINGS, Read, read_all, start, worker
 from tests.jobs.test_backlog import Consumer
 
 from braidlog.control.interface import CommitObject, TopicInfo
-from braidlog.control.job_settings import JobSettings
+from braidlog.control.jobs.settings import JobSettings
 from braidlog.objects.format import encode_footer, encode_trailer
 from braidlog.objects.keys import data_key
 from braidlog.objects.layout import KAFKA_BATCHES, BatchEntry, ExtentEntry, Footer
@@ -27,7 +27,7 @@ class Load:
         self._keys_per_partition = keys // partitions
         self._rounds = records // partitions // RECORDS_PER_EXTENT
         self.newest = [dict[int, tuple[int, bool]]() for _ in range(partitions)]
-        """By partition and key: offset, and whether it is a tombstone."""
+        """The offset, and whether it is a tombstone, by partition and key."""
 
     async def write(self, plane: Plane, topic: TopicInfo) -> int:
         entropy = SeededEntropy("load")
@@ -62,7 +62,7 @@ class Load:
                 )
                 pieces.append(bytes(encoded.data))
                 position += len(encoded.data)
-            footer = Footer(entropy.token(16), plane.service.epochs.current, "load", START_MS, "", extents)
+            footer = Footer(entropy.token(16), plane.service.parts.epochs.current, "load", START_MS, "", extents)
             tail = encode_footer(footer)
             whole = b"".join([*pieces, tail, encode_trailer(tail, footer.nonce)])
             key = data_key(footer.write_epoch, "load", number)
@@ -91,7 +91,7 @@ async def run(records: int, keys: int, partitions: int) -> None:
     load = Load(records=records, keys=keys, partitions=partitions)
     end_offset = await load.write(plane, topic)
     consumers = [Consumer(plane, topic, partition) for partition in range(partitions)]
-    assert len(await plane.service.planner.plan_once()) == partitions
+    assert len(await plane.service.parts.planner.plan_once()) == partitions
     some = worker(plane)
     done = 0
     while await some.run_once():

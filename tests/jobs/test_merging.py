@@ -8,7 +8,6 @@ import pytest
 from tests.control.driver import Plane, create_topic
 from tests.jobs.driver import JOBS, SETTINGS, Writer, read_all, start, work_off, worker
 
-from braidlog.control.executor import run_task
 from braidlog.control.interface import (
     DONE,
     FAILED,
@@ -23,6 +22,7 @@ from braidlog.control.interface import (
     TakeJob,
     TopicInfo,
 )
+from braidlog.jobs.executor import run_task
 from braidlog.runtime.entropy import SeededEntropy
 
 
@@ -51,7 +51,7 @@ async def extents(plane: Plane, topic: TopicInfo, partition: int) -> list[tuple[
 async def test_small_extents_become_one_and_nothing_else_changes(plane: Plane) -> None:
     topic = await backlog(plane)
     before = [await read_all(plane, topic, partition) for partition in range(3)]
-    size_bytes = [plane.service.catalog.partitions[each].size_bytes for each in topic.partition_ids]
+    size_bytes = [plane.service.parts.catalog.partitions[each].size_bytes for each in topic.partition_ids]
     assert await work_off(plane) == 1
     for partition in range(3):
         assert len(await extents(plane, topic, partition)) == 1
@@ -59,9 +59,9 @@ async def test_small_extents_become_one_and_nothing_else_changes(plane: Plane) -
     # All partitions are in one object, and the old ones stay for the grace period.
     assert len({(await extents(plane, topic, partition))[0][2] for partition in range(3)}) == 1
     assert len(plane.keys) == 21
-    assert [plane.service.catalog.partitions[each].size_bytes for each in topic.partition_ids] == size_bytes
+    assert [plane.service.parts.catalog.partitions[each].size_bytes for each in topic.partition_ids] == size_bytes
     plane.clock.advance(61)
-    assert (await plane.service.sweeper.run_once()).unreferenced_count == 20
+    assert (await plane.service.parts.sweeper.run_once()).unreferenced_count == 20
     assert len(plane.keys) == 1
     assert [await read_all(plane, topic, partition) for partition in range(3)] == before
     assert await work_off(plane) == 0
@@ -108,17 +108,17 @@ async def test_large_runs_are_cut_into_objects_of_the_target_size(plane: Plane) 
 async def test_a_lost_workers_job_is_taken_over_and_its_late_result_refused(plane: Plane) -> None:
     topic = await backlog(plane)
     before = await read_all(plane, topic)
-    await plane.service.planner.plan_once()
+    await plane.service.parts.planner.plan_once()
     first = await plane.service.take_job(TakeJob("first", [MERGE]))
     assert first.task is not None
     assert (await plane.service.take_job(TakeJob("second", [MERGE]))).job_id == 0
     result = await run_task(first.task, plane.store, plane.clock, SeededEntropy("first"), write_epoch=first.write_epoch)
     late = CompleteJob(first.job_id, first.token, result.objects, result.replacements)
     plane.clock.advance(JOBS.lease_s + 1)
-    assert not (await plane.service.heartbeat_job(HeartbeatJob(first.job_id, first.token))).held
+    assert not (await plane.service.heartbeat_job(HeartbeatJob(first.job_id, first.token))).leased
     # Nobody else has it yet, and still the lease is over.
     assert (await plane.service.complete_job(late)).reason.startswith("lease-lost")
-    await plane.service.jobs.expire_once()
+    await plane.service.parts.job_results.expire_once()
     second = await plane.service.take_job(TakeJob("second", [MERGE]))
     assert second.job_id == first.job_id
     assert second.token != first.token
@@ -135,9 +135,9 @@ async def test_a_lost_workers_job_is_taken_over_and_its_late_result_refused(plan
     assert await read_all(plane, topic) == before
     # What the loser uploaded is swept.
     for _ in range(4):
-        await plane.service.epochs.advance()
+        await plane.service.parts.epochs.advance()
     plane.clock.advance(61)
-    await plane.service.sweeper.run_once()
+    await plane.service.parts.sweeper.run_once()
     assert plane.keys == [other.objects[0].key]
     assert await read_all(plane, topic) == before
 
@@ -146,14 +146,14 @@ async def test_a_lease_outlives_the_control_plane(tmp_path: Path) -> None:
     plane = await start(f"sqlite://{tmp_path}/metadata.db")
     topic = await backlog(plane)
     before = await read_all(plane, topic)
-    await plane.service.planner.plan_once()
+    await plane.service.parts.planner.plan_once()
     taken = await plane.service.take_job(TakeJob("worker", [MERGE]))
     assert taken.task is not None
     result = await run_task(taken.task, plane.store, plane.clock, SeededEntropy(1), write_epoch=taken.write_epoch)
     await plane.service.close()
     again = await start(f"sqlite://{tmp_path}/metadata.db", plane=plane)
     assert [job.state for job in (await again.service.list_jobs(ListJobs())).jobs] == [RUNNING]
-    assert (await again.service.heartbeat_job(HeartbeatJob(taken.job_id, taken.token))).held
+    assert (await again.service.heartbeat_job(HeartbeatJob(taken.job_id, taken.token))).leased
     request = CompleteJob(taken.job_id, taken.token, result.objects, result.replacements)
     assert (await again.service.complete_job(request)).accepted
     assert await read_all(again, topic) == before
@@ -163,7 +163,7 @@ async def test_a_lease_outlives_the_control_plane(tmp_path: Path) -> None:
 
 async def test_a_job_whose_extents_were_deleted_changes_nothing(plane: Plane) -> None:
     topic = await backlog(plane, partitions=1)
-    await plane.service.planner.plan_once()
+    await plane.service.parts.planner.plan_once()
     some = worker(plane)
     taken = await plane.service.take_job(TakeJob("worker", [MERGE]))
     assert taken.task is not None
@@ -187,15 +187,15 @@ async def test_a_job_whose_extents_were_deleted_changes_nothing(plane: Plane) ->
 
 async def test_the_floor_stays_below_what_a_worker_may_bring(plane: Plane) -> None:
     topic = await backlog(plane)
-    await plane.service.planner.plan_once()
+    await plane.service.parts.planner.plan_once()
     taken = await plane.service.take_job(TakeJob("worker", [MERGE]))
     assert taken.task is not None
     result = await run_task(taken.task, plane.store, plane.clock, SeededEntropy(1), write_epoch=taken.write_epoch)
     for _ in range(10):
-        await plane.service.epochs.advance()
+        await plane.service.parts.epochs.advance()
         plane.clock.advance(10)
-        assert (await plane.service.heartbeat_job(HeartbeatJob(taken.job_id, taken.token))).held
-        await plane.service.sweeper.run_once()
+        assert (await plane.service.heartbeat_job(HeartbeatJob(taken.job_id, taken.token))).leased
+        await plane.service.parts.sweeper.run_once()
     request = CompleteJob(taken.job_id, taken.token, result.objects, result.replacements)
     assert (await plane.service.complete_job(request)).accepted
     assert len(await read_all(plane, topic, 2)) == 60
@@ -203,7 +203,7 @@ async def test_the_floor_stays_below_what_a_worker_may_bring(plane: Plane) -> No
 
 async def test_results_that_do_not_fit_the_job_are_refused(plane: Plane) -> None:
     topic = await backlog(plane, partitions=2)
-    await plane.service.planner.plan_once()
+    await plane.service.parts.planner.plan_once()
     taken = await plane.service.take_job(TakeJob("worker", [MERGE]))
     assert taken.task is not None
     result = await run_task(taken.task, plane.store, plane.clock, SeededEntropy(1), write_epoch=taken.write_epoch)
@@ -212,7 +212,7 @@ async def test_results_that_do_not_fit_the_job_are_refused(plane: Plane) -> None
     assert verdict.reason.startswith("invalid")
     assert len(await extents(plane, topic, 0)) == 20
     # What failed so is not tried again at once.
-    assert await plane.service.planner.plan_once() == []
+    assert await plane.service.parts.planner.plan_once() == []
     plane.clock.advance(301)
-    assert len(await plane.service.planner.plan_once()) == 1
+    assert len(await plane.service.parts.planner.plan_once()) == 1
     assert [job.state for job in (await plane.service.list_jobs(ListJobs(states=[WAITING]))).jobs] == [WAITING]

@@ -11,19 +11,19 @@ import uvloop
 from tests.cluster import free_port
 
 from braidlog.agent.agent import Agent
-from braidlog.cli.assembly import control_settings
 from braidlog.control.interface import ControlPlane
-from braidlog.control.metadata import open_metadata
+from braidlog.control.metadata.store import open_metadata
 from braidlog.control.remote import connect_control
 from braidlog.control.server import serve_control
 from braidlog.control.service import ControlService
+from braidlog.node.assembly import control_settings
 from braidlog.objects.open import open_store
-from braidlog.objects.retrying import RetryPolicy
+from braidlog.objects.retries import RetryPolicy
 from braidlog.objects.store import Store
 from braidlog.runtime.clock import SystemClock
 from braidlog.runtime.entropy import SystemEntropy
 from braidlog.runtime.metrics import Metrics
-from braidlog.runtime.rpc import RpcServer
+from braidlog.runtime.rpc.server import RpcServer
 from braidlog.runtime.settings import Settings, load_settings
 
 T = TypeVar("T")

@@ -64,7 +64,10 @@ class Watch:
         return conflicts
 
     def conflicts(self) -> list[str]:
-        """Of everything that happened, in the order of time. Each with what its members were told before."""
+        """Find the conflicts in everything that happened, in the order of time.
+
+        Each comes with what its members were told before.
+        """
         owners: dict[int, str] = {}
         found: list[str] = []
         events = sorted(self._events)

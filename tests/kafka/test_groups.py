@@ -102,7 +102,7 @@ def expect(everyone: list[Member], numbers: range) -> None:
 
 
 def committed(bootstrap: str, group: str) -> dict[int, int]:
-    """By partition."""
+    """Return the committed offsets of a group, by partition."""
     admin = admin_client(bootstrap)  # its answers come only while it is held
     wanted = confluent_kafka.ConsumerGroupTopicPartitions(group)
     answer = admin.list_consumer_group_offsets([wanted])[group].result(60)

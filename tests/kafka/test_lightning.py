@@ -107,7 +107,7 @@ def test_transactions_are_refused_and_the_producer_goes_on_elsewhere(bootstrap: 
 def status(control: Process) -> dict[str, Any]:
     command = ["lightning", "status", "--control", control.address, "--format", "json"]
     asked = subprocess.run(
-        [sys.executable, "-m", "braidlog.cli.main", *command],
+        [sys.executable, "-m", "braidlog", *command],
         capture_output=True,
         text=True,
         timeout=90,
@@ -265,3 +265,25 @@ def test_kills_again_and_again(cluster: Cluster, shards: int) -> None:
     acknowledged_behind(producer, len(producer.acknowledged) + 100)
     producer.stop()
     check(agent.address, topic, producer, in_order=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_kills_of_braid_up(cluster: Cluster) -> None:
+    """All that was acknowledged can be read while the last one runs: nothing waits for another restart."""
+    cluster.settings.update(LIGHTNING_SETTINGS)
+    up = cluster.up()
+    topic = lightning_topic(up.address, PARTITIONS)
+    producer = SteadyProducer(
+        up.address,
+        topic,
+        partition_count=PARTITIONS,
+        per_s=400,
+        **{"enable.idempotence": True, "message.timeout.ms": 300_000},
+    )
+    for _ in range(6):
+        acknowledged_behind(producer, len(producer.acknowledged) + 100)
+        up.restart()
+    acknowledged_behind(producer, len(producer.acknowledged) + 100)
+    producer.stop()
+    check(up.address, topic, producer, in_order=True)

@@ -150,7 +150,7 @@ REFUSED = {
     "a control batch": (_batch(attributes=CONTROL), E.invalid_record),
     "a reserved attribute": (_batch(attributes=DELETE_HORIZON), E.invalid_record),
     "a timestamp of the log's": (_batch(attributes=LOG_APPEND_TIME), E.invalid_timestamp),
-    "a timestamp that is long after now": (_batch(timestamp_ms_max=LONG_AFTER_MS), E.invalid_timestamp),
+    "a timestamp that is long after now": (_batch(timestamp_ms_base=LONG_AFTER_MS), E.invalid_timestamp),
     "a negative timestamp": (_batch(timestamp_ms_base=-2), E.invalid_timestamp),
     "a producer id that cannot be": (_batch(producer_id=-2), E.invalid_record),
     "a producer without a sequence": (_batch(producer_id=1, producer_epoch=0), E.invalid_record),

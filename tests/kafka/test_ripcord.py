@@ -54,7 +54,7 @@ def wait_states(cluster: Cluster, state: str) -> None:
 
 def status(cluster: Cluster) -> dict[str, Any]:
     control = cluster.processes["control"]
-    command = [sys.executable, "-m", "braidlog.cli.main", "ripcord", "status", "--format", "json"]
+    command = [sys.executable, "-m", "braidlog", "ripcord", "status", "--format", "json"]
     found = subprocess.run(
         [*command, "--store", cluster.store_url, "--control", control.address], capture_output=True, check=True
     )

@@ -14,7 +14,7 @@ from tests.kafka.consistency import check_consistency
 from tests.kafka.reading import Tail, check_acknowledged, check_idempotent, read_all
 from tests.kafka.topics import create_topic
 
-from braidlog.cli.children import read_figures
+from braidlog.node.children import read_figures
 
 PARTITIONS = 6
 SETTINGS = {"request_timeout_ms": 5_000, "commit_timeout_ms": 2_000}

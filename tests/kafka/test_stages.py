@@ -47,8 +47,9 @@ def figures_by_topic(braidlog: InProcessBraidlog, name: str) -> dict[str, float]
 def test_a_byte_counter_by_topic_is_one_more_stage(tmp_path: Path) -> None:
     with InProcessBraidlog(tmp_path) as braidlog:
         topics = [create_topic(braidlog.bootstrap, 2) for _ in range(2)]
-        counter = BytesByTopic(braidlog.agent.write_path)
-        braidlog.agent.write_path = counter
+        write_path = braidlog.agent.write_path
+        counter = BytesByTopic(write_path.first_stage)
+        write_path.first_stage = counter
         for topic, count in zip(topics, (RECORDS, RECORDS // 4), strict=True):
             produce(braidlog.bootstrap, topic, count)
         by_name = braidlog.agent.view.topics_by_name

@@ -1,5 +1,6 @@
 """Clients that hold an agent's memory and do nothing with it do not hold up the others."""
 
+import contextlib
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from tests.kafka.in_process import InProcessBraidlog
 from tests.kafka.raw import Peer, frame, header
 from tests.kafka.topics import create_topic
 
-from braidlog.agent import stalls
+from braidlog.agent.connections import stalls
 
 MIB = 1024 * 1024
 BUDGET_BYTES = 16 * MIB
@@ -58,22 +59,39 @@ def produce(bootstrap: str, topic: str, count: int, value: bytes) -> None:
 
 
 def fetch(topic: str, offset: int, bytes_max: int) -> bytes:
-    """Of the first partition, for records that are there already."""
+    """Fetch records of the first partition that are there already."""
     body = struct.pack(">iiiib", -1, 100, 1, bytes_max, 0)
     name = struct.pack(">ih", 1, len(topic)) + topic.encode()
     return frame(header(FETCH, FETCH_VERSION) + body + name + struct.pack(">iiqi", 1, 0, offset, bytes_max))
 
 
-def test_requests_that_never_arrive(braidlog: InProcessBraidlog, connect: Callable[[], Peer]) -> None:
+def test_requests_that_never_arrive(
+    braidlog: InProcessBraidlog, connect: Callable[[], Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is only announced takes nothing from anybody, so that nobody has to go for it."""
+    topic = create_topic(braidlog.bootstrap)
+    monkeypatch.setattr(stalls, "LOOK_INTERVAL_S", 3600.0)
+    peers = [connect() for _ in range(60)]
+    for peer in peers:
+        peer.send(struct.pack(">i", 100 * MIB))
+    produce(braidlog.bootstrap, topic, 1, b"served all the same")
+    produce(braidlog.bootstrap, topic, 8, bytes(900_000))
+    assert connect().is_alive()
+
+
+def test_requests_that_stop_halfway(braidlog: InProcessBraidlog, connect: Callable[[], Peer]) -> None:
+    """Together they fill the budget. Small requests pass, and large ones as soon as these are given up."""
     topic = create_topic(braidlog.bootstrap)
     peers = [connect() for _ in range(8)]
     for peer in peers:
-        peer.send(struct.pack(">i", 90 * MIB) + header(0, 7))
-    wait_until(lambda: braidlog.agent.memory.waiting == len(peers) - 1, what="the budget is taken")
-    produce(braidlog.bootstrap, topic, 1, b"served all the same")
+        with contextlib.suppress(ConnectionError):  # it may be given up before all of this is sent
+            peer.send(struct.pack(">i", 90 * MIB) + header(0, 7) + bytes(4 * MIB))
+    assert braidlog.agent.connections.request_memory.used_bytes <= BUDGET_BYTES + 90 * MIB
+    assert connect().is_alive()
+    produce(braidlog.bootstrap, topic, 1, bytes(900_000))
     for peer in peers:
-        assert peer.is_closed()
-    wait_until(lambda: braidlog.agent.memory.used_bytes == 0, what="all is given back")
+        peer.socket.close()
+    wait_until(lambda: braidlog.agent.connections.request_memory.used_bytes == 0, what="all is given back")
 
 
 @pytest.mark.parametrize("batch_bytes", [4_000, 400_000], ids=["small batches", "large batches"])
@@ -82,7 +100,7 @@ def test_responses_that_nobody_takes(
 ) -> None:
     topic = create_topic(braidlog.bootstrap)
     produce(braidlog.bootstrap, topic, 24 * MIB // batch_bytes, bytes(batch_bytes))
-    budget = braidlog.agent.answer_memory
+    budget = braidlog.agent.connections.response_memory
     deaf = [connect() for _ in range(4)]
     for peer in deaf:
         peer.send(fetch(topic, 0, 12 * MIB) * PIPELINED)
@@ -111,4 +129,4 @@ def test_pipelined_fetches_are_answered_in_their_order(
         # Behind correlation id, throttle time, one topic, and one partition up to its records.
         records_position = 4 + 4 + 4 + 2 + len(topic) + 4 + 4 + 2 + 8 + 8 + 4 + 4
         assert struct.unpack_from(">q", answer, records_position)[0] == offset
-    wait_until(lambda: braidlog.agent.answer_memory.used_bytes == 0, what="all is given back")
+    wait_until(lambda: braidlog.agent.connections.response_memory.used_bytes == 0, what="all is given back")

@@ -10,18 +10,20 @@ from tests.kafka.consistency import check_consistency
 from tests.kafka.in_process import InProcessBraidlog
 from tests.kafka.reading import check_idempotent, read_all
 from tests.kafka.topics import create_topic
+from tests.objects.faulty_store import FaultyStore
 
-from braidlog.objects.faults import FaultPlan, FaultRates, FaultyStore
+from braidlog.objects.faults import FaultPlan, FaultRates
 from braidlog.objects.latency import LatencyProfile, SlowStore
-from braidlog.objects.retrying import RetryPolicy
+from braidlog.objects.retries import RetryPolicy
 from braidlog.objects.wrapper import Operation
+from braidlog.runtime.backoff import Backoff
 from braidlog.runtime.clock import SystemClock
 from braidlog.runtime.entropy import SeededEntropy
 
 RECORDS = 10_000
 PARTITIONS = 4
 TROUBLE = FaultRates(error=0.05, slow_down=0.05, timeout_before=0.04, timeout_after=0.06, late_put=0.05)
-IMPATIENT = RetryPolicy(attempts_max=2, backoff_s_initial=0.01, backoff_s_max=0.05, attempt_timeout_s=2, deadline_s=3)
+IMPATIENT = RetryPolicy(attempts_max=2, backoff=Backoff(0.01, 0.05), attempt_timeout_s=2, deadline_s=3)
 
 
 @pytest.mark.timeout(600)

@@ -32,6 +32,7 @@ from braidlog.objects.format import (
 from braidlog.objects.layout import ARROW_STREAM, BatchEntry, ExtentEntry, Footer
 from braidlog.objects.open import open_store
 from braidlog.objects.store import NotFound
+from braidlog.records.batch import RECORD_COUNT_MAX
 from braidlog.runtime import limits
 from braidlog.runtime.entropy import SeededEntropy
 
@@ -247,6 +248,11 @@ def test_batches_out_of_range_are_refused(batch: BatchEntry) -> None:
     bad = extent(length=batch.length, record_count=batch.offset_count, batches=[batch])
     with pytest.raises(InvalidFooter):
         decode_footer_bytes(encode_footer(footer_of(bad)))
+
+
+def test_a_footer_takes_the_largest_batch_that_producers_may_send() -> None:
+    # Neither `records` nor `runtime` may import the other, so the limit stands in both.
+    assert limits.RECORDS_PER_BATCH_MAX == RECORD_COUNT_MAX
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import pytest
 from tests.fakes import FakeClock
 
 from braidlog.objects.open import open_store, redacted
-from braidlog.objects.retrying import RetryingStore, RetryPolicy
+from braidlog.objects.retries import RetryingStore, RetryPolicy
 from braidlog.objects.store import NotFound, Store
 from braidlog.runtime.clock import SystemClock
 from braidlog.runtime.entropy import SeededEntropy

@@ -6,13 +6,14 @@ from collections.abc import Callable
 import pytest
 from prometheus_client import CollectorRegistry
 from tests.fakes import FakeClock
+from tests.objects.faulty_store import FaultyStore
 
 from braidlog.cost.prices import S3_EXPRESS, S3_STANDARD
-from braidlog.objects.faults import Fault, FaultPlan, FaultRates, FaultyStore
+from braidlog.objects.faults import Fault, FaultPlan, FaultRates
 from braidlog.objects.latency import PROFILES, SlowStore, latency_factor, latency_profile
 from braidlog.objects.metered import MeteredStore, StoreMetrics
 from braidlog.objects.open import open_store
-from braidlog.objects.retrying import RetryPolicy
+from braidlog.objects.retries import RetryPolicy
 from braidlog.objects.store import (
     AlreadyExists,
     NotFound,

@@ -5,8 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from braidlog.records.opened import ExtentBytes
-from braidlog.records.placing import place_batches
+from braidlog.records.opened_extents import ExtentBytes
+from braidlog.records.placement import place_batches
 from braidlog.records.record import decode_batch
 
 Row = dict[str, Any]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from tests.records.arrow_reference import Row, rows_in, rows_of
+from tests.records.run_summary import summarize_run
 
 from braidlog.records.arrow import (
     COLUMNS,
@@ -18,18 +19,30 @@ from braidlog.records.arrow import (
     AbortedTransaction,
     EncodedBatches,
     ExtentBytes,
+    PartitionRange,
     decode_extents,
     encode_batches,
     iter_decoded,
 )
-from braidlog.records.batch import HEADER_BYTES, TimestampType, read_header, scan_batches, stamp_log_append_time
+from braidlog.records.batch import (
+    CONTROL_BIT,
+    HEADER_BYTES,
+    NO_PRODUCER,
+    TRANSACTIONAL_BIT,
+    BatchProducer,
+    TimestampType,
+    read_header,
+    scan_batches,
+    stamp_log_append_time,
+)
 from braidlog.records.codec import Codec
 from braidlog.records.errors import InvalidBatch
 from braidlog.records.marker import Marker, MarkerType, encode_marker
 from braidlog.records.record import Record, decode_batch, encode_batch
-from braidlog.records.summary import summarize_batch, summarize_run
+from braidlog.records.summary import summarize_batch
 
 NOW_MS = 1_700_000_000_000
+WHOLE = PartitionRange("t", 0)
 codecs = pytest.mark.parametrize("codec", Codec)
 
 blobs = st.none() | st.binary(max_size=12) | st.sampled_from([b"", bytes(63), bytes(64), bytes(200)])
@@ -53,11 +66,9 @@ def batches(draw: st.DrawFn, codec: Codec | None = None) -> bytes:
         codec=draw(st.sampled_from(Codec)) if codec is None else codec,
         base_offset=base_offset,
         last_offset_delta=max(0, offset - base_offset - 1) + draw(st.sampled_from([0, 0, 3])),
-        producer_id=77 if has_producer else -1,
-        producer_epoch=3 if has_producer else -1,
-        base_sequence=9 if has_producer else -1,
-        is_transactional=has_producer and draw(st.booleans()),
-        is_control=draw(st.sampled_from([False, False, False, True])),
+        producer=BatchProducer(77, 3, 9) if has_producer else NO_PRODUCER,
+        flags=(draw(st.sampled_from([0, TRANSACTIONAL_BIT])) if has_producer else 0)
+        | draw(st.sampled_from([0, 0, 0, CONTROL_BIT])),
         delete_horizon_ms=draw(st.sampled_from([None, None, NOW_MS])),
     )
     if draw(st.sampled_from([False, False, True])):
@@ -81,9 +92,9 @@ def extents_from(groups: list[list[bytes]]) -> list[ExtentBytes]:
     return extents
 
 
-def decode(extents: list[ExtentBytes], **options: object) -> list[Row]:
-    options = {"topic": "t", "partition": 0, "include_headers": True, "include_control": True, **options}
-    return rows_in(decode_extents(extents, **options))
+def decode(extents: list[ExtentBytes], wanted: PartitionRange = WHOLE, **options: object) -> list[Row]:
+    options = {"include_headers": True, "include_control": True, **options}
+    return rows_in(decode_extents(extents, wanted, **options))
 
 
 @settings(max_examples=150, deadline=None)
@@ -94,11 +105,9 @@ def test_columns_are_what_plain_python_reads(groups: list[list[bytes]], start: i
     assert decode(extents) == everything
     # However it is cut, and from whatever memory.
     views = [extent._replace(data=memoryview(bytearray(extent.data))) for extent in extents]
-    pieces = iter_decoded(
-        views, topic="t", partition=0, include_headers=True, include_control=True, opened_bytes_target=100
-    )
+    pieces = iter_decoded(views, WHOLE, include_headers=True, include_control=True, opened_bytes_target=100)
     assert [row for piece in pieces for row in rows_in(pa.Table.from_batches([piece]))] == everything
-    assert decode(extents, start_offset=start, end_offset=start + length) == [
+    assert decode(extents, PartitionRange("t", 0, start, start + length)) == [
         row for row in everything if start <= row["offset"] < start + length
     ]
     assert decode(extents, include_control=False) == [row for row in everything if not row["is_control"]]
@@ -109,24 +118,22 @@ def test_columns_are_what_plain_python_reads(groups: list[list[bytes]], start: i
 
 def test_columns_and_their_types() -> None:
     extent = ExtentBytes(0, encode_batch([Record(0, NOW_MS, b"k", b"v")]))
-    assert decode_extents([extent], topic="t", partition=3, include_headers=True).schema == SCHEMA
-    assert "headers" not in decode_extents([extent], topic="t", partition=3).column_names
-    empty = decode_extents([], topic="t", partition=3, include_headers=True)
+    assert decode_extents([extent], PartitionRange("t", 3), include_headers=True).schema == SCHEMA
+    assert "headers" not in decode_extents([extent], PartitionRange("t", 3)).column_names
+    empty = decode_extents([], PartitionRange("t", 3), include_headers=True)
     assert (empty.num_rows, empty.schema) == (0, SCHEMA)
     with pytest.raises(KeyError):
-        decode_extents([extent], topic="t", partition=3, columns=["nothing"])
+        decode_extents([extent], PartitionRange("t", 3), columns=["nothing"])
     for name in COLUMNS:
-        assert decode_extents([extent], topic="t", partition=3, columns=[name]).column_names == [name]
+        assert decode_extents([extent], PartitionRange("t", 3), columns=[name]).column_names == [name]
 
 
 def test_aborted_transactions_are_not_seen() -> None:
     def batch(producer_id: int, *values: bytes, is_transactional: bool = True) -> bytes:
         return encode_batch(
             [Record(at, NOW_MS, b"k", value) for at, value in enumerate(values)],
-            producer_id=producer_id,
-            producer_epoch=0,
-            base_sequence=0,
-            is_transactional=is_transactional,
+            producer=BatchProducer(producer_id, 0, 0),
+            flags=TRANSACTIONAL_BIT if is_transactional else 0,
         )
 
     marker = encode_marker(Marker(MarkerType.ABORT, 0, NOW_MS, 1, 0, 0))
@@ -310,14 +317,14 @@ def test_without_compression_the_bytes_are_those_of_plain_python() -> None:
         )
         for index in range(300)
     ]
-    options = {"producer_id": 5, "producer_epoch": 2, "base_sequence": 8}
-    encoded = encode_batches(table_of(records), batch_bytes_max=1_000_000, **options)
-    assert bytes(encoded.data) == encode_batch(records, **options)
+    producer = BatchProducer(5, 2, 8)
+    encoded = encode_batches(table_of(records), batch_bytes_max=1_000_000, producer=producer)
+    assert bytes(encoded.data) == encode_batch(records, producer=producer)
 
 
 def test_sequences_go_on_from_batch_to_batch_and_wrap() -> None:
     table = pa.table({"value": pa.array([bytes(100)] * 4, pa.binary())})
-    encoded = encode_batches(table, batch_bytes_max=200, producer_id=1, producer_epoch=0, base_sequence=2**31 - 2)
+    encoded = encode_batches(table, batch_bytes_max=200, producer=BatchProducer(1, 0, 2**31 - 2))
     assert [batch.base_sequence for batch in encoded.batches] == [2**31 - 2, 2**31 - 1, 0, 1]
     assert [summarize_batch(header) for _, header in scan_batches(encoded.data)] == encoded.batches
 
@@ -391,5 +398,5 @@ def test_what_does_not_compress_is_stored_as_it_is() -> None:
 def test_columns_go_round() -> None:
     records = [Record(index, NOW_MS + index, b"k", bytes(index), (("h", None),)) for index in range(50)]
     extent = ExtentBytes(0, encode_batch(records))
-    table = decode_extents([extent], topic="t", partition=0, include_headers=True)
+    table = decode_extents([extent], WHOLE, include_headers=True)
     assert bytes(encode_batches(table, batch_bytes_max=100_000).data) == extent.data

@@ -7,11 +7,15 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
+from tests.records.run_summary import summarize_run
 
 from braidlog.records.batch import (
+    DELETE_HORIZON_BIT,
     HEAD_BYTES,
     HEADER_BYTES,
+    TRANSACTIONAL_BIT,
     BatchHeader,
+    BatchProducer,
     TimestampType,
     has_valid_crc,
     offset_head,
@@ -19,7 +23,6 @@ from braidlog.records.batch import (
     scan_batches,
     stamp_log_append_time,
     validate_batches,
-    without_transactional_bit,
 )
 from braidlog.records.codec import Codec
 from braidlog.records.errors import InvalidBatch
@@ -50,13 +53,12 @@ def test_a_good_batch() -> None:
     assert (header.timestamp_ms_base, header.timestamp_ms_max) == (NOW_MS, NOW_MS + 2)
     assert header.codec is Codec.NONE
     assert header.timestamp_type is TimestampType.CREATE
-    assert not any((header.is_transactional, header.is_control, header.has_delete_horizon, header.has_producer))
+    assert not any((header.is_transactional, header.is_control, header.has_delete_horizon))
+    assert header.producer_id == -1
 
 
 def test_batches_back_to_back() -> None:
-    producer = encode_batch(
-        [Record(0, NOW_MS, b"k", None)], producer_id=7, producer_epoch=0, base_sequence=12, is_transactional=True
-    )
+    producer = encode_batch([Record(0, NOW_MS, b"k", None)], producer=BatchProducer(7, 0, 12), flags=TRANSACTIONAL_BIT)
     headers = validate(GOOD + producer + GOOD)
     assert [header.producer_id for header in headers] == [-1, 7, -1]
     assert headers[1].is_transactional
@@ -76,7 +78,7 @@ def test_without_a_producer_the_sequence_number_means_nothing() -> None:
     assert validate(changed(GOOD, 53, ">i", 0))
 
 
-IDEMPOTENT = encode_batch([Record(0, NOW_MS, b"k", b"v")], producer_id=7, producer_epoch=0, base_sequence=0)
+IDEMPOTENT = encode_batch([Record(0, NOW_MS, b"k", b"v")], producer=BatchProducer(7, 0, 0))
 
 
 @pytest.mark.parametrize(
@@ -127,12 +129,6 @@ def test_limits() -> None:
     assert caught.value.error_code is ErrorCode.message_too_large
     with pytest.raises(InvalidBatch, match="3 records are over the limit of 2"):
         validate(GOOD, record_count_max=2)
-    assert validate(GOOD, timestamp_ms_min=NOW_MS, timestamp_ms_max=NOW_MS + 2)
-    for bounds in ({"timestamp_ms_min": NOW_MS + 1}, {"timestamp_ms_max": NOW_MS + 1}):
-        with pytest.raises(InvalidBatch) as caught:
-            validate(GOOD, **bounds)
-        assert caught.value.error_code is ErrorCode.invalid_timestamp
-    assert validate(encode_batch([Record(0, -1, None, None)]), timestamp_ms_min=NOW_MS)
     zstd = encode_batch([Record(0, NOW_MS, b"k", b"v")], codec=Codec.ZSTD)
     assert validate(zstd)
     with pytest.raises(InvalidBatch, match="version 7") as caught:
@@ -197,8 +193,16 @@ def test_stamping_sets_every_records_time() -> None:
     assert {record.timestamp_ms for record in decode_batch(memoryview(stamped), bytes_max=1000)} == {42}
 
 
-def test_clearing_the_transactional_bit_changes_nothing_else() -> None:
-    options = {"producer_id": 7, "producer_epoch": 1, "base_sequence": 3}
-    records = [Record(0, NOW_MS, b"k", b"v")]
-    transactional = memoryview(encode_batch(records, is_transactional=True, **options))
-    assert without_transactional_bit(transactional, read_header(transactional)) == encode_batch(records, **options)
+@pytest.mark.parametrize("stamped_ms", [NOW_MS - 5, NOW_MS + 5])
+def test_a_stamped_batch_is_as_old_as_its_stamp_whatever_its_producer_wrote(stamped_ms: int) -> None:
+    view = memoryview(GOOD)
+    stamped = memoryview(stamp_log_append_time(view, read_header(view), stamped_ms))
+    assert read_header(stamped).timestamp_ms_highest == stamped_ms
+    summary = summarize_run([stamped])
+    assert (summary.timestamp_ms_min, summary.timestamp_ms_max) == (stamped_ms, stamped_ms)
+
+
+def test_the_lowest_timestamp_is_the_base_unless_that_is_a_horizon() -> None:
+    header = read_header(memoryview(GOOD))._replace(timestamp_ms_base=5, timestamp_ms_max=9)
+    assert header.timestamp_ms_lowest == 5
+    assert header._replace(attributes=DELETE_HORIZON_BIT).timestamp_ms_lowest == 9

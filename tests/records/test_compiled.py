@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.records.siphash_reference import siphash_128
 
-from braidlog.records.kernel import Problem
-from braidlog.records.opened import UNREADABLE, ExtentBytes, batch_table, open_extents
+from braidlog.records.opened_extents import UNREADABLE, ExtentBytes, batch_table, open_extents
+from braidlog.records.problems import Problem
 from braidlog.records.raw import index_opened
 from braidlog.records.record import Record, encode_batch
 from braidlog.records.siphash import siphash
@@ -97,7 +97,7 @@ class Absent:
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Absent())
-import braidlog.records.record, braidlog.records.marker, braidlog.records.placing
+import braidlog.records.record, braidlog.records.marker, braidlog.records.placement
 import braidlog.records.summary, braidlog.records.aborted
 import braidlog.compaction.rules, braidlog.compaction.due
 """
@@ -108,7 +108,8 @@ import braidlog.compaction.rules, braidlog.compaction.due
 def test_no_compiled_loop_leaves_its_arrays(tmp_path: Path) -> None:
     """The tests of damage again, with loops that are compiled to check every index."""
     environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
-    tests = ["tests/records/test_arrow.py", "tests/compaction/test_cleaning.py", "tests/compaction/test_keymap.py"]
+    compaction = ("tests/compaction/test_whole_partition.py", "tests/compaction/test_keymap.py")
+    tests = ["tests/records/test_arrow.py", *compaction]
     chosen = "damaged or plain_python or dictionary or latest_offset or make_no_sense"
     command = [sys.executable, "-m", "pytest", "-q", "-x", *tests, "-k", chosen]
     subprocess.run(command, check=True, env=environment, cwd=ROOT, timeout=280)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 from prometheus_client import Counter
+from tests.fakes import FakeClock
 
 from braidlog.runtime.errors import InvalidSetting
 from braidlog.runtime.http import serve_http
@@ -22,15 +23,7 @@ class Terminal(io.StringIO):
         return True
 
 
-class NoonClock:
-    def wall_ms(self) -> int:
-        return 43_200_000
-
-    def monotonic_s(self) -> float:
-        return 0.0
-
-    async def sleep(self, seconds: float) -> None:
-        raise AssertionError
+NOON_MS = 43_200_000
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +38,7 @@ def _logs_as_they_were() -> Iterator[None]:
 
 def test_json_off_a_terminal() -> None:
     stream = io.StringIO()
-    configure_logs(stream=stream, clock=NoonClock())
+    configure_logs(stream=stream, clock=FakeClock(NOON_MS))
     structlog.get_logger(node_id=3).info("ready", port=9092)
     assert json.loads(stream.getvalue()) == {
         "event": "ready",
@@ -54,6 +47,22 @@ def test_json_off_a_terminal() -> None:
         "port": 9092,
         "timestamp": "1970-01-01T12:00:00.000+00:00",
     }
+
+
+@pytest.mark.parametrize("format", ["human", "json"])
+def test_a_traceback_does_not_show_what_clients_sent(format: str) -> None:  # noqa: A002 - named like the setting
+    def fail(payload: bytes) -> None:
+        copy = payload
+        raise TypeError(f"a type of {type(copy)}")
+
+    stream = io.StringIO()
+    configure_logs(format=format, stream=stream, clock=FakeClock(NOON_MS))
+    try:
+        fail(b"confident" + b"ial")
+    except TypeError as error:
+        structlog.get_logger().error("request failed", exc_info=error)
+    assert "TypeError" in stream.getvalue()
+    assert "confidential" not in stream.getvalue()
 
 
 def test_levels_hold_for_us_and_for_libraries() -> None:

@@ -17,7 +17,13 @@ from braidlog.runtime.errors import (
     InvalidSetting,
     Remedy,
 )
-from braidlog.runtime.rpc import RemoteFailure, RpcClient, RpcServer, parse_address
+from braidlog.runtime.rpc.addresses import parse_address
+from braidlog.runtime.rpc.client import RpcClient
+from braidlog.runtime.rpc.failures import RemoteFailure
+from braidlog.runtime.rpc.server import RpcServer
+from braidlog.sim.virtual.clock import SimClock
+from braidlog.sim.virtual.loop import VirtualLoop
+from braidlog.sim.virtual.network import Network
 
 
 class PickyError(BraidError):
@@ -226,6 +232,19 @@ async def test_a_frame_of_impossible_length_closes_the_connection(server: RpcSer
         await writer.wait_closed()
 
 
+async def test_an_impossible_length_behind_a_whole_frame_closes_the_connection(server: RpcServer) -> None:
+    host, port = parse_address(server.address)
+    reader, writer = await asyncio.open_connection(str(host), int(port))
+    whole = struct.pack(">IBQIB", 9 + 5 + 4 + 3, 1, 7, 0, 4) + b"echo" + b"abc"
+    head = struct.pack(">IBQ", 2**31, 1, 8)
+    writer.write(whole + head[:4])
+    assert await reader.readexactly(13 + 3)
+    writer.write(head[4:])
+    assert await reader.read() == b""
+    writer.close()
+    await writer.wait_closed()
+
+
 async def test_frames_may_arrive_byte_by_byte(server: RpcServer) -> None:
     host, port = parse_address(server.address)
     reader, writer = await asyncio.open_connection(str(host), int(port))
@@ -273,3 +292,110 @@ def test_a_wrong_address_is_an_invalid_setting(address: str) -> None:
 )
 def test_addresses(address: str, parsed: object) -> None:
     assert parse_address(address) == parsed
+
+
+async def read_to_the_end(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.read()
+    except ConnectionResetError:
+        return b""
+
+
+async def test_calls_that_are_received_in_part_are_bounded_together(service: Service) -> None:
+    server = RpcServer({"echo": service.echo}, unfinished_bytes_max=50_000)
+    await server.start("127.0.0.1:0")
+    host, port = server.address.split(":")
+    writers = []
+    readers = []
+    for sent_bytes in (40_000, 15_000):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(struct.pack(">IBQ", 90_000, 1, 1) + bytes(sent_bytes))
+        readers.append(reader)
+        writers.append(writer)
+    assert await read_to_the_end(readers[0]) == b"", "whoever has sent most is closed"
+    client = connect(server.address)
+    assert await client.call("echo", b"x" * 20_000) == b"x" * 20_000
+    assert server.unfinished_bytes <= 50_000
+    await client.close()
+    for writer in writers:
+        writer.close()
+    await server.close()
+
+
+async def test_connections_past_the_limit_are_closed(service: Service) -> None:
+    server = RpcServer({"echo": service.echo}, connections_max=1)
+    await server.start("127.0.0.1:0")
+    client = connect(server.address)
+    assert await client.call("echo", b"x") == b"x"
+    host, port = server.address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    assert await read_to_the_end(reader) == b""
+    writer.close()
+    assert await client.call("echo", b"y") == b"y"
+    await client.close()
+    await server.close()
+
+
+async def test_calls_may_be_held_to_less_than_answers(service: Service) -> None:
+    server = RpcServer({"echo": service.echo}, call_bytes_max=1_000)
+
+    async def inflate(body: bytes, timeout_s: float | None) -> bytes:
+        return body * 1000
+
+    server.handlers["inflate"] = inflate
+    await server.start("127.0.0.1:0")
+    client = connect(server.address)
+    assert len(await client.call("inflate", bytes(100))) == 100_000
+    with pytest.raises(DeadlineExceeded):
+        await client.call("echo", bytes(2_000))
+    await client.close()
+    await server.close()
+
+
+async def test_whoever_does_not_take_its_answers_is_closed(service: Service) -> None:
+    server = RpcServer({"echo": service.echo}, unsent_bytes_max=1_000_000)
+
+    async def inflate(body: bytes, timeout_s: float | None) -> bytes:
+        return bytes(100_000_000)  # more than the system has room for
+
+    server.handlers["inflate"] = inflate
+    await server.start("127.0.0.1:0")
+    host, port = server.address.split(":")
+    call = struct.pack(">IBQIB", 9 + 5 + 7, 1, 1, 0, 7) + b"inflate"
+    deaf = [await asyncio.open_connection(host, int(port), limit=1_000) for _ in range(2)]
+    for _, writer in deaf:
+        writer.write(call)
+    client = connect(server.address)
+    while len(server.connections) > 1:
+        assert await client.call("echo", b"x") == b"x"
+    assert not server.slow
+    await client.close()
+    for _, writer in deaf:
+        writer.close()
+    await server.close()
+
+
+@pytest.mark.parametrize("timeout_s", [0.5, 4.5])
+def test_a_machine_that_is_gone_does_not_keep_a_client_from_the_next_address(timeout_s: float) -> None:
+    """It refuses nothing and answers nothing, as long as one waits."""
+    loop = VirtualLoop(SeededEntropy(1))  # type: ignore[abstract]
+    loop.network = Network(loop, SeededEntropy(1))
+    loop.network.block("client", "gone")
+
+    async def run() -> None:
+        server = RpcServer({"echo": Service().echo})
+        await server.start("here:1")
+        client = RpcClient("gone:1,here:1", SimClock(loop), SeededEntropy(1))
+        answers = [await _call_or_none(client, timeout_s) for _ in range(3)]
+        assert answers[-1] == b"x"
+        await client.close()
+        await server.close()
+
+    loop.run_until_complete(run())
+
+
+async def _call_or_none(client: RpcClient, timeout_s: float) -> bytes | None:
+    try:
+        return await client.call("echo", b"x", timeout_s)
+    except ControlUnavailable:
+        return None

@@ -7,8 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braidlog.runtime.errors import InvalidSetting, Remedy
-from braidlog.runtime.quantities import Address, format_bytes, parse_bytes, parse_milliseconds, parse_seconds
-from braidlog.runtime.settings import AgentSettings, ControlPlaneSettings, fields, load_settings
+from braidlog.runtime.quantities import (
+    Address,
+    format_bytes,
+    parse_bytes,
+    parse_milliseconds,
+    parse_rate,
+    parse_seconds,
+    write_bytes,
+    write_milliseconds,
+    write_seconds,
+)
+from braidlog.runtime.settings import AgentSettings, ControlPlaneSettings, fields, load_settings, written
 
 
 def write(path: Path, text: str) -> Path:
@@ -34,6 +44,11 @@ def test_relative_urls_survive_an_awkward_directory(tmp_path: Path, monkeypatch:
     assert loaded.control.metadata_url == f"sqlite://{tmp_path}/a b%20?/m.db"
     assert load_settings({"store_url": "file:////var/x/../y"}).agent.store_url == "file:///var/y"
     assert load_settings({"metadata_url": "sqlite://"}).control.metadata_url == "sqlite://"
+    assert load_settings({"metadata_url": "bucket://"}).control.metadata_url == "bucket://"
+    image = load_settings({"metadata_url": "bucket://./m.db"}).control.metadata_url
+    assert image == f"bucket://{tmp_path}/a b%20?/m.db"
+    database = "postgresql://braidlog@a,b/metadata"
+    assert load_settings({"metadata_url": database}).control.metadata_url == database
 
 
 def test_flag_over_environment_over_file_over_default(tmp_path: Path) -> None:
@@ -140,7 +155,7 @@ def test_unknown_flag_gets_a_suggestion() -> None:
     assert "num_partitions?" in caught.value.help
 
 
-def test_unknown_environment_variables_are_other_programs_business() -> None:
+def test_unknown_environment_variables_do_not_fail() -> None:
     load_settings(environ={"BRAIDLOG_SOMETHING_ELSE": "1", "PATH": "/bin"})
 
 
@@ -202,10 +217,56 @@ def test_addresses() -> None:
 
 
 def test_format_bytes() -> None:
-    assert [format_bytes(size) for size in (0, 1023, 1024, 4 * 1024**2, 3 * 1024**4)] == [
-        "0 B",
-        "1023 B",
-        "1.0 KiB",
-        "4.0 MiB",
-        "3.0 TiB",
+    assert [format_bytes(size) for size in (0, 1023, 1024, 4.1 * 1024**2, 3 * 1024**4)] == [
+        "0B",
+        "1023B",
+        "1KiB",
+        "4.1MiB",
+        "3TiB",
     ]
+
+
+@given(st.integers(0, 2**50))
+def test_what_is_written_is_read_again(quantity: int) -> None:
+    assert parse_bytes(write_bytes(quantity)) == quantity
+    assert parse_milliseconds(write_milliseconds(quantity)) == quantity
+    assert parse_seconds(write_seconds(quantity / 1000)) == quantity / 1000
+
+
+def test_quantities_are_written_as_people_do() -> None:
+    assert [write_bytes(size) for size in (0, 1000, 256 * 1024**2)] == ["0B", "1000B", "256MiB"]
+    assert [write_milliseconds(ms) for ms in (0, 250, 30_000, 604_800_000)] == ["0ms", "250ms", "30s", "7d"]
+    assert [write_seconds(seconds) for seconds in (0.5, 600.0)] == ["500ms", "10m"]
+
+
+def test_every_size_and_duration_is_shown_in_its_unit() -> None:
+    settings = load_settings()
+    assert written("cache_bytes", settings.agent.cache_bytes) == "256MiB"
+    assert written("upload_interval_ms", settings.agent.upload_interval_ms) == "250ms"
+    assert written("full_sweep_interval_s", settings.control.full_sweep_interval_s) == "1d"
+    assert written("replay_files_per_s", settings.control.replay_files_per_s) == "200.0"
+    assert written("metrics_listen", None) == "off"
+    for part in (settings.agent, settings.control):
+        shown = {name: written(name, value) for name, value in part if value is not None}
+        assert load_settings(shown)
+
+
+@pytest.mark.parametrize("rate", ["fast", "", "1 banana/s", "-1MiB/s"])
+def test_what_is_no_rate(rate: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a rate|unknown unit"):
+        parse_rate(rate)
+    assert parse_rate("1.5KiB/s") == 1536
+
+
+def test_a_password_has_no_place_in_a_url() -> None:
+    """It would show in lists of processes, in `braid settings` and in logs."""
+    with pytest.raises(InvalidSetting, match="PGPASSWORD"):
+        load_settings({"metadata_url": "postgresql://braidlog:secret@host/metadata"})
+
+
+def test_the_control_plane_may_be_at_several_addresses() -> None:
+    loaded = load_settings({"control": "a:1,[::1]:2"})
+    assert loaded.agent.control.each == (Address("a", 1), Address("::1", 2))
+    assert str(loaded.agent.control) == "a:1,[::1]:2"
+    with pytest.raises(InvalidSetting):
+        load_settings({"control": "a:1,,b:2"})

@@ -6,10 +6,11 @@ from math import inf
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.scheduling.group_map import check_groups
 
-from braidlog.scheduling.groups import buddy, check_groups, first_groups, members, merge, single_groups, split
 from braidlog.scheduling.loads import ShardLoad, bytes_per_s_after, bytes_per_s_at, group_load, slots_used_at
 from braidlog.scheduling.regrouping import Merge, RegroupThresholds, Split, Standing, decide_regroup
+from braidlog.scheduling.shard_groups import buddy, first_groups, members, merge, single_groups, split
 
 MIB = 1 << 20
 THRESHOLDS = RegroupThresholds(size_bytes=4 * MIB, interval_s=0.25, in_flight_max=4)

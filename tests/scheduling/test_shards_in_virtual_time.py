@@ -8,11 +8,12 @@ import pytest
 from bench._scheduler_model import AgentModel, Phase, SchedulerModel, run_lone_producers, run_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.scheduling.group_map import check_groups
 
 from braidlog.objects.latency import LatencyProfile
 from braidlog.runtime.entropy import SeededEntropy
-from braidlog.scheduling.groups import check_groups, first_groups, single_groups
 from braidlog.scheduling.policy import POLICIES, policy_named
+from braidlog.scheduling.shard_groups import first_groups, single_groups
 
 MB = 1_000_000
 AT_ONCE = LatencyProfile(put_s_median=0.0, get_s_median=0.0, upload_bytes_per_s=inf, download_bytes_per_s=inf)
@@ -60,7 +61,7 @@ def test_members_that_do_not_take_their_turns_hold_nobody_up_for_longer_than_one
     model.advance(now_s + 1.0)
     assert model.is_idle
     assert len(model.samples.latency_s) == 60
-    assert max(model.samples.latency_s) <= agent.interval_s + agent.turn_s + agent.notice_s + 1e-9
+    assert max(model.samples.latency_s) <= agent.interval_s + agent.grace_s + agent.notice_s + 1e-9
 
 
 @given(st.integers(2, 40), st.integers(0, 1 << 16), st.lists(st.sampled_from([1, 50, 300, 3000]), max_size=4))

@@ -1,9 +1,9 @@
 """The story of an anomaly: the operations concerned and the events around them, short and in order."""
 
 import msgspec
-from tests.sim.log_model import LogModel
+from tests.sim.checks.log_model import LogModel
 
-from braidlog.sim.checker import check
+from braidlog.sim.checks.checker import check
 from braidlog.sim.history import (
     Assigned,
     CommitOffset,

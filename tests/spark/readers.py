@@ -6,7 +6,7 @@ from pyspark.sql.datasource import InputPartition
 from tests.spark.log_driver import Braid
 
 from braidlog.spark.datasource import BraidlogDataSource
-from braidlog.spark.source import BatchReader, StreamReader
+from braidlog.spark.source.readers import BatchReader, StreamReader
 
 
 def batch_reader(braid: Braid, **options: str) -> BatchReader:

@@ -132,7 +132,7 @@ def jobs() -> Iterator[list[Job]]:
 
 
 def expected_windows(events: list[tuple[str, int, int]]) -> dict[bytes, bytes]:
-    """By key of the output, from (key, number, milliseconds) of the input."""
+    """Return the output, by key, for (key, number, milliseconds) of the input."""
     counts: Counter[str] = Counter()
     totals: Counter[str] = Counter()
     for key, number, timestamp_ms in events:

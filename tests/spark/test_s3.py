@@ -12,8 +12,8 @@ from tests.spark.readers import batch_reader, read
 from braidlog.spark.errors import JobError
 from braidlog.spark.link import link_to
 from braidlog.spark.options import write_options
-from braidlog.spark.sink import TaskResult, commit_results, lease_name
-from braidlog.spark.uploading import TaskUploader
+from braidlog.spark.sink.uploader import TaskUploader
+from braidlog.spark.sink.writers import TaskResult, commit_results, lease_name
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def braid_on_s3(seaweed_url: str, tmp_path: Path) -> Iterator[Braid]:
 def write(braid: Braid, topic: str, values: list[str], **options: str) -> None:
     """What a task does, and then the driver."""
     chosen = write_options({**braid.options, **options, "topic": topic})
-    uploader = TaskUploader(link_to(chosen.place), chosen, lease_name("job", 0), turn=0)
+    uploader = TaskUploader(link_to(chosen.address), chosen, lease_name("job", 0), turn=0)
     uploaded = uploader.upload([pa.record_batch({"value": values})])
     commit_results(chosen, [TaskResult("job", 0, uploaded.objects, uploaded.record_count)])
 
@@ -36,8 +36,8 @@ def test_objects_in_a_bucket(braid_on_s3: Braid, monkeypatch: pytest.MonkeyPatch
     topic = braid.new_topic(1, prefix="bucket")
     braid.produce(topic, [{"value": f"v{i}"} for i in range(20)])
     store = braid.cluster.store_url
-    write(braid, topic, ["w0", "w1"], store=store)
-    reader = batch_reader(braid, subscribe=topic, store=store)
+    write(braid, topic, ["w0", "w1"], **{"braidlog.store": store})
+    reader = batch_reader(braid, subscribe=topic, **{"braidlog.store": store})
     expected = [*(f"v{i}".encode() for i in range(20)), b"w0", b"w1"]
     assert [value for _, value in read(reader, reader.partitions())] == expected
     assert [seen.value for seen in braid.read(topic)] == expected

@@ -1,5 +1,7 @@
 """Fetch by hand against kio, every version, both directions."""
 
+import struct
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,8 +35,10 @@ from braidlog.wire.fetch import (
     FetchTopic,
     ForgottenTopic,
     SnapshotId,
+    in_slices,
     read_fetch_request,
     turning_partitions,
+    without_repeats,
     write_fetch_response,
 )
 from braidlog.wire.nodes import NO_LEADER, CurrentLeader, NodeEndpoint
@@ -279,3 +283,33 @@ def test_malformed_requests(version: int, body: bytes, message: str) -> None:
 def test_bytes_behind_the_request_are_ignored() -> None:
     request = read_fetch_request(11, memoryview(bytes(25) + bytes(4) + bytes(4) + b"\x00\x00\x00"))
     assert (request.topics, request.rack_id) == ([], "")
+
+
+def _partitions(count: int) -> bytes:
+    return struct.pack(">i", count) + struct.pack(">iqi", 0, 0, 1) * count
+
+
+def test_a_request_has_so_many_elements_at_the_most() -> None:
+    topic = b"\x00\x01t"
+    request = bytes(17) + struct.pack(">i", 2) + topic + _partitions(100_000) + topic + _partitions(100_001)
+    with pytest.raises(MalformedRequest, match="more than 200000 elements"):
+        read_fetch_request(4, memoryview(request))
+
+
+def fetch_topic(name: str, *partitions: tuple[int, int]) -> FetchTopic:
+    return FetchTopic(name, b"", [FetchPartition(index, offset, 1) for index, offset in partitions])
+
+
+def test_a_partition_that_is_named_repeatedly_is_meant_once_and_as_it_was_named_last() -> None:
+    request = read_fetch_request(4, memoryview(bytes(21)))._replace(
+        topics=[fetch_topic("a", (0, 1), (1, 1), (0, 2)), fetch_topic("b", (0, 7)), fetch_topic("a", (2, 3), (1, 9))]
+    )
+    assert without_repeats(request).topics == [fetch_topic("a", (0, 2), (1, 9), (2, 3)), fetch_topic("b", (0, 7))]
+
+
+def test_slices_have_every_partition_in_its_order() -> None:
+    topics = [fetch_topic("a", *((index, 0) for index in range(5))), fetch_topic("b", (0, 0)), fetch_topic("c", (1, 0))]
+    parts = list(in_slices(topics, 2))
+    assert [sum(len(topic.partitions) for topic in part) for part in parts] == [2, 2, 2, 1]
+    found = [(topic.name, each) for part in parts for topic in part for each in topic.partitions]
+    assert found == [(topic.name, each) for topic in topics for each in topic.partitions]

@@ -37,9 +37,21 @@ from braidlog.wire.metadata import (
     MetadataResponse,
     MetadataTopic,
     MetadataTopicRequest,
+    MetadataWriter,
     read_metadata_request,
-    write_metadata_response,
 )
+
+
+def write_metadata_response(version: int, response: MetadataResponse) -> bytes:
+    """Write the body of a response in one go."""
+    writer = MetadataWriter(version)
+    parts = [writer.head(response, len(response.topics))]
+    for topic in response.topics:
+        parts += (writer.topic_head(topic, len(topic.partitions)), writer.partitions(topic.partitions))
+        parts.append(writer.topic_tail(topic.authorized_operations))
+    parts.append(writer.tail(response))
+    return b"".join(parts)
+
 
 request_values = st.builds(
     MetadataRequest,

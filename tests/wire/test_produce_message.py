@@ -204,6 +204,8 @@ OLD_START = b"\xff\xff\xff\xff\x00\x00\x75\x30"
         (9, START + b"\x02\x02\xff\x01\x00\x00", "not UTF-8"),
         (9, START + b"\x02\x02t\x02\x00\x00\x00\x00\x80\x80\x04rec", "ends too early"),
         (13, START + b"\x02" + bytes(9), "ends too early"),
+        (9, START + b"\x02\x02t" + uvarint(20_002) + bytes(6) * 20_001 + bytes(2), "more than 20000 partitions"),
+        (7, OLD_START + b"\x00\x00\x4e\x21" + (b"\x00\x01t" + bytes(4)) * 20_001, "more than 20000 partitions"),
         (7, OLD_START + b"\xff\xff\xff\xff", "null where an array"),
         (7, OLD_START + b"\x80\x00\x00\x00", "an array of -2147483648"),
         (7, OLD_START + b"\x7f\xff\xff\xff", "ends too early"),

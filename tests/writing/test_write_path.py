@@ -15,10 +15,12 @@ from braidlog.runtime.tasks import TaskGroup
 from braidlog.scheduling.budget import PutBudget
 from braidlog.scheduling.closing import CloseThresholds
 from braidlog.writing.arena import Arena
-from braidlog.writing.batcher import Batcher
+from braidlog.writing.batcher import Batcher, BatchRules
 from braidlog.writing.order import Order
+from braidlog.writing.packing import Packer, Writer
 from braidlog.writing.request import Draft, WriteRequest
 from braidlog.writing.uploader import Uploader
+from braidlog.writing.uploads import Uploads
 
 TOPIC = b"t" * 16
 
@@ -49,12 +51,12 @@ class RecordingSequencer:
         self._tasks.spawn(self._sequence(draft))
 
     async def _sequence(self, draft: Draft) -> None:
-        await draft.wait_turn()
+        await draft.wait_predecessors()
         self.sequenced.append(draft)
         draft.settle()
-        for requests in draft.groups.values():
+        for requests in draft.partitions.values():
             for request in requests:
-                request.on_done(request)
+                request.way_back(request)
 
 
 class WritePath:
@@ -66,24 +68,22 @@ class WritePath:
         self.done: list[WriteRequest] = []
         self.uploaded: list[str] = []
         uploader = Uploader(
-            self.sequencer,
             self.store,  # type: ignore[arg-type]
-            SystemClock(),
-            SeededEntropy(1),
-            incarnation="abc",
-            zone="z",
-            write_epoch=lambda: 7,
-            on_uploaded=lambda key, _: self.uploaded.append(key),
-            on_finished=lambda draft: self.batcher.uploaded(draft),
-            tasks=self.tasks,
-            arena=Arena(free_bytes_max=0),
+            Packer(Writer("abc", "z", lambda: 7), Arena(free_bytes_max=0), SystemClock(), SeededEntropy(1)),
+            Uploads(
+                self.sequencer,
+                self.tasks,
+                on_ended=lambda draft: self.batcher.uploaded(draft),
+                on_stored=lambda key, _: self.uploaded.append(key),
+            ),
         )
         self.batcher = Batcher(
             Order(uploader),
-            CloseThresholds(size_bytes, 3600.0, in_flight_max, early_in_flight_max=in_flight_max),
+            BatchRules(
+                CloseThresholds(size_bytes, 3600.0, in_flight_max, early_in_flight_max=in_flight_max), wait_s_max=30.0
+            ),
             PutBudget(1e9, 1e9),
             self.clock,
-            wait_s_max=30.0,
         )
 
     def write(self, partition: int, data: bytes) -> WriteRequest:

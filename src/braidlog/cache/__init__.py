@@ -1,1 +1,1 @@
-"""What was read or written lately, kept in memory."""
+"""Caches of objects that were read or written lately."""

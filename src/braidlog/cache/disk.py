@@ -21,13 +21,15 @@ A = TypeVarTuple("A")
 
 _THREADS_MAX = 4
 _WRITES_MAX = 8
-"""What is read faster than the disk takes it is not kept."""
+"""Writes at a time. What is read faster than the disk can write is not kept."""
 _SUFFIX = ".piece"
 
 
 class DiskLayer:
-    """Files in a folder of its own. They are not synced, so they are of use only while the process lives: what it finds
-    when it starts, it removes."""
+    """Keeps pieces of objects as files in its own folder.
+
+    They are not synced, so they are of use only while the process lives: at its start, it removes what it finds.
+    """
 
     def __init__(self, below: Layer, folder: Path, *, bytes_max: int, on_write: bool = False) -> None:
         self._below = below
@@ -104,7 +106,7 @@ class DiskLayer:
         return LayerStatistics(self._hits, self._misses, 0, self._hit_bytes, self._index.size_bytes)
 
     async def wait_written(self) -> None:
-        """Until all that is to be kept is on the disk."""
+        """Return when everything to be kept is on the disk."""
         await self._tasks.wait_all()
 
     async def close(self) -> None:

@@ -1,7 +1,9 @@
-"""Layers of caches in front of a store, each on top of the next: memory, a zone's ring, a disk, the store itself.
+"""Layers of caches in front of a store, each on top of the next.
 
-Objects never change once they are written, so what a layer has is right, and nothing is ever invalidated. Every layer
-can be left out. A layer that fails passes the request on: a cache must not make anything fail that would work without.
+They are memory, a zone's ring, a disk, and the store itself.
+
+Objects never change once they are written, so what a layer holds is right, and nothing is ever invalidated. Every layer
+is optional. A layer that fails passes the request on: a cache must not fail a request that would succeed without it.
 """
 
 import asyncio
@@ -18,7 +20,7 @@ Piece: TypeAlias = tuple[str, int, int]
 
 class Layer(Protocol):
     async def read(self, key: str, object_size: int, start: int, end: int) -> Bytes:
-        """The bytes [start, end) of an object of `object_size` bytes."""
+        """Return the bytes [start, end) of an object of `object_size` bytes."""
         ...
 
     async def put(self, key: str, data: Bytes) -> None:
@@ -34,7 +36,7 @@ class LayerStatistics:
     misses: int = 0
     """Reads that went on to the layer below."""
     shared: int = 0
-    """Reads that waited for one that was on its way there."""
+    """Reads that waited for another read of the same piece."""
     hit_bytes: int = 0
     size_bytes: int = 0
 
@@ -60,11 +62,14 @@ class StoreLayer:
         await self._store.put(key, data)
 
     async def close(self) -> None:
-        """The store is its opener's."""
+        """Do nothing: whoever opened the store closes it."""
 
 
 class LruIndex:
-    """Which pieces are kept, within a number of bytes; the least recently used goes first. Pure."""
+    """Chooses the pieces to keep within a number of bytes. Pure.
+
+    The least recently used piece goes first.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -75,14 +80,14 @@ class LruIndex:
         return size_bytes <= self._bytes_max
 
     def use(self, piece: Piece) -> bool:
-        """Whether it is there."""
+        """Mark a piece as used, and return whether it is kept."""
         if piece not in self._sizes:
             return False
         self._sizes.move_to_end(piece)
         return True
 
     def add(self, piece: Piece, size_bytes: int) -> list[Piece]:
-        """What has to go for it. It must fit."""
+        """Keep a piece, which must fit, and return the pieces that have to go for it."""
         self.remove(piece)
         self._sizes[piece] = size_bytes
         self.size_bytes += size_bytes
@@ -98,11 +103,16 @@ class LruIndex:
 
 
 class MemoryLayer:
-    """The most recently used, in this process. Concurrent misses share one read of the layer below."""
+    """Keeps the most recently used pieces in memory.
+
+    Concurrent misses share one read of the layer below.
+    """
 
     def __init__(self, below: Layer, *, bytes_max: int, whole: bool = True, on_write: bool = False) -> None:
-        """`whole`: a miss takes in all of the object, for those who will ask for the rest of it. `on_write`: what is
-        written is kept, too."""
+        """With `whole`, a miss reads the whole object; `on_write` keeps written ones.
+
+        `whole` is for readers that ask for the rest later.
+        """
         self._below = below
         self._whole = whole
         self._on_write = on_write
@@ -126,7 +136,7 @@ class MemoryLayer:
             loading = self._loading[piece] = self._tasks.spawn(self._load(piece, object_size))
         else:
             self._shared += 1
-        # A reader that gives up must not take it away from the others.
+        # A reader that gives up must not cancel the read that others wait for.
         return (await asyncio.shield(loading))[start - piece[1] : end - piece[1]]
 
     async def _load(self, piece: Piece, object_size: int) -> memoryview:

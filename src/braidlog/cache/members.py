@@ -1,7 +1,7 @@
-"""The members of a zone's ring: who owns an object, and how each is reached.
+"""The members of a zone's ring: who owns an object, and how to reach each.
 
-Who owns what follows from the names of the members alone (rendezvous hashing): a member that comes or goes moves only
-what it owns. One that does not answer is left out for a while.
+The owner follows from the names of the members alone (rendezvous hashing), so a member that comes or goes moves only
+the objects that it owns. A member that does not answer is left out for a while.
 """
 
 from collections.abc import Mapping
@@ -10,17 +10,17 @@ from hashlib import blake2b
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
 from braidlog.runtime.errors import ControlUnavailable, DeadlineExceeded
-from braidlog.runtime.rpc import RpcClient
+from braidlog.runtime.rpc.client import RpcClient
 from braidlog.runtime.tasks import TaskGroup
 
 CONNECT_TIMEOUT_S = 1.0
-"""Members are near."""
+"""Short, because members are near."""
 LEFT_OUT_S = 10.0
 """How long a member that did not answer is left out."""
 
 
 def owner_of(key: str, members: Mapping[str, object]) -> str | None:
-    """The member that an object goes through; None where there is none."""
+    """Return the member that owns an object; None if there are no members."""
     return max(members, key=lambda name: (_weight(key, name), name), default=None)
 
 
@@ -29,7 +29,7 @@ def _weight(key: str, member: str) -> bytes:
 
 
 class Members:
-    """Names and addresses. Connections are made when they are first needed."""
+    """Calls members by their names. Connections are opened when they are first needed."""
 
     def __init__(self, members: Mapping[str, str], *, clock: Clock, entropy: Entropy, call_timeout_s: float) -> None:
         self._clock = clock
@@ -43,7 +43,7 @@ class Members:
         self.set(members)
 
     def set(self, members: Mapping[str, str]) -> None:
-        """Members that came, went or moved. Calls to those that went are not disturbed."""
+        """Replace the members. Calls to members that are gone run to their end."""
         for name, address in self._members.items():
             if members.get(name) != address:
                 self._left_out_until_s.pop(name, None)
@@ -64,8 +64,10 @@ class Members:
         return name in self._members and left_out_until_s <= self._clock.monotonic_s()
 
     async def call(self, name: str, method: str, body: bytes) -> bytes:
-        """Raises what the member raised. A member that cannot be reached is left out from then on; `ControlUnavailable`
-        says that it did nothing, `DeadlineExceeded` that nobody knows."""
+        """Call a member, and raise what it raises.
+
+        A member that cannot be reached is left out from then on: `ControlUnavailable` says that it did nothing,
+        `DeadlineExceeded` that the outcome is unknown."""
         client = self._clients.get(name)
         if client is None:
             client = RpcClient(

@@ -1,9 +1,11 @@
-"""What an agent and the others of its zone read for each other, so that the zone asks the store once for an object.
+"""Lets the agents of a zone read for each other.
 
-Each object has one owner among them, by rendezvous hashing, and the owner alone reads it from the store. What was just
-written is still with its writer, whom the owner asks first. Nobody passes a request on that another one passed on to
-it: whoever is asked answers out of its own cache or from the store. An agent that does not answer costs a moment, and
-then its objects have another owner.
+So the zone reads an object from the store once.
+
+Each object has one owner among them, by rendezvous hashing, and only the owner reads it from the store. An object that
+was just written is still in its writer's cache, so the owner asks the writer first. Requests are forwarded only once:
+an agent that is asked answers from its own cache or from the store. If an agent does not answer, one request waits for
+it, and then its objects have another owner.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,14 +20,18 @@ from braidlog.objects.store import Bytes, NotFound
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
 from braidlog.runtime.errors import BraidError, InvalidSetting
-from braidlog.runtime.rpc import Handler, RpcServer
+from braidlog.runtime.limits import OBJECT_BYTES_MAX
+from braidlog.runtime.rpc.server import Handler, RpcServer
 
 READ_METHOD = "blocks_read"
 KEPT_METHOD = "blocks_kept"
 CALL_TIMEOUT_S = 5.0
-"""A fetch waits no longer for a neighbour; the store takes less."""
+"""A fetch waits no longer than this for a neighbour; the store takes less."""
+CALL_BYTES_MAX = 16 * 1024
+"""A call names a range of an object."""
+CONNECTIONS_MAX = 1024
 ANSWERS_IN_FLIGHT_MAX = 64
-"""Each may hold a block in memory until it is sent."""
+"""Each answer may hold a block in memory until it is sent."""
 
 
 class _Range(msgspec.Struct, array_like=True, frozen=True):
@@ -40,7 +46,7 @@ _decode = msgspec.msgpack.Decoder(_Range).decode
 
 
 class OwnBlocks(Protocol):
-    """What a neighbour answers from."""
+    """The cache that answers neighbours."""
 
     async def read_own(self, key: str, object_size: int, start: int, end: int) -> memoryview: ...
 
@@ -52,7 +58,7 @@ class Neighbour:
     name: str
     address: str
     incarnation: str
-    """What it names its objects with."""
+    """The name that its object keys carry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +66,16 @@ class NeighbourStatistics:
     asked: int
     """Reads that another agent answered."""
     around: int
-    """Reads that it did not answer, and that went to the store."""
+    """Reads that the other agent did not answer, and that went to the store."""
     served: int
     """Reads answered for other agents."""
 
 
 class Neighbours:
-    """One agent's place among those of its zone. Without any, all is its own."""
+    """One agent's view of the other agents of its zone.
+
+    Without any, it owns all objects itself.
+    """
 
     def __init__(self, *, clock: Clock, entropy: Entropy) -> None:
         self._members = Members({}, clock=clock, entropy=entropy, call_timeout_s=CALL_TIMEOUT_S)
@@ -76,7 +85,7 @@ class Neighbours:
         self._served = 0
 
     async def serve(self, blocks: OwnBlocks, address: str) -> str:
-        """Answer the others at an address; which they are told of is what is returned."""
+        """Answer the other agents at an address, and return the address to announce."""
 
         async def read(body: bytes, _: float | None) -> bytes:
             asked = _checked(body)
@@ -90,27 +99,35 @@ class Neighbours:
             return bytes(found) if found is not None else b""
 
         handlers: Mapping[str, Handler] = {READ_METHOD: read, KEPT_METHOD: kept}
-        self._server = RpcServer(handlers, calls_in_flight_max=ANSWERS_IN_FLIGHT_MAX)
+        self._server = RpcServer(
+            handlers,
+            call_bytes_max=CALL_BYTES_MAX,
+            calls_in_flight_max=ANSWERS_IN_FLIGHT_MAX,
+            connections_max=CONNECTIONS_MAX,
+        )
         return await self._server.start(address)
 
     def set(self, own_name: str, neighbours: Iterable[Neighbour]) -> None:
-        """All of the zone, this agent included; it is nobody's owner where it is not."""
+        """Set the agents of the zone. This agent owns objects only if it is among them."""
         found = list(neighbours)
         self._own_name = own_name
         self._members.set({each.name: each.address for each in found})
         self._name_of_incarnation = {each.incarnation: each.name for each in found}
 
     def owner_of(self, key: str) -> str | None:
-        """Whom to ask for an object; None: it is this agent's to read."""
+        """Return the agent to ask for an object; None if this agent reads it itself."""
         owner = self._members.owner(key)
         return owner if owner != self._own_name else None
 
     async def ask(self, owner: str, key: str, object_size: int, start: int, end: int) -> Bytes | None:
-        """The bytes, or None where the owner cannot give them. Raises `NotFound` where it did not find the object."""
+        """Ask the owner for bytes.
+
+        None if it cannot answer; raises `NotFound` if it did not find the object.
+        """
         return await self._asked(owner, READ_METHOD, _Range(key, object_size, start, end))
 
     async def ask_writer(self, key: str, object_size: int, start: int, end: int) -> Bytes | None:
-        """The bytes, where the object's writer is a neighbour and still has them."""
+        """Return the bytes if the object's writer is a neighbour and still has them."""
         try:
             writer = self._name_of_incarnation.get(parse_data_key(key).incarnation)
         except InvalidKey:
@@ -144,4 +161,6 @@ def _checked(body: bytes) -> _Range:
         raise InvalidSetting(f"a neighbour's request is not understood: {error}") from error
     if not 0 <= asked.start < asked.end <= asked.object_size:
         raise InvalidSetting(f"there are no bytes [{asked.start}, {asked.end}) in {asked.object_size}")
+    if asked.end - asked.start > OBJECT_BYTES_MAX:
+        raise InvalidSetting(f"{asked.end - asked.start} bytes are more than any object has")
     return asked

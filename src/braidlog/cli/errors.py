@@ -1,51 +1,82 @@
-"""Errors as people meet them: one line that says what happened, one that says what to do."""
+"""Shows errors to people: one line says what happened, and one says what to do."""
 
 import os
+import signal
 import traceback
 from collections.abc import Mapping
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
 
-from braidlog.cli.output import OutputFormat, emit_json, say
+from braidlog.cli.output import OutputFormat, emit_json, say, tell
 from braidlog.runtime.errors import BraidError, Remedy
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
 
+FAILED = 1
+WRONG_USAGE = 2
+TERMINATED = 128 + signal.SIGTERM
+READER_GONE = 128 + signal.SIGPIPE
+"""The exit code that a shell shows for a program whose reader has gone."""
+
+
 class CommandError(Exception):
-    """What a command itself found wrong."""
+    """An error that a command itself has found."""
+
+    exit_code = FAILED
 
     def __init__(self, message: str, *, help: str) -> None:
         super().__init__(message)
         self.help = help
 
 
+class WrongUsage(CommandError):
+    """An argument, an option or a setting is wrong."""
+
+    exit_code = WRONG_USAGE
+
+
 class NoAnswer(CommandError):
-    """Nobody said in time whether it happened."""
+    """No answer came in time, so the outcome is unknown."""
 
 
-def report(error: Exception) -> int:
-    """Explain `error` on standard error; gives the exit code."""
+def report(error: Exception, output: OutputFormat = OutputFormat.TEXT) -> int:
+    """Explain `error` on standard error, and give the exit code."""
+    if _is_help(error):
+        error.show()  # type: ignore[attr-defined]  # a group without a command: its help is the answer
+        return WRONG_USAGE
     message, advice = explain(error)
-    say(f"error: {message}")
-    say(f"  help: {advice}")
+    tell(output, {"error": message, "help": advice})
     if os.environ.get("BRAIDLOG_TRACEBACK"):
         say("".join(traceback.format_exception(error)))
-    return 1
+    code = getattr(error, "exit_code", FAILED)
+    return code if isinstance(code, int) else FAILED
+
+
+def _is_help(error: Exception) -> bool:
+    return type(error).__name__ == "NoArgsIsHelpError"
+
+
+def _is_usage(error: Exception) -> bool:
+    """Tell whether the command line was wrong.
+
+    It checks attributes: some versions of typer bring a click of their own.
+    """
+    return hasattr(error, "format_message") and hasattr(error, "exit_code")
 
 
 def failures_of(futures: Mapping[str, "Future[Any]"]) -> dict[str, Exception]:
-    """What went wrong with which of the things that were asked for at once."""
-    from braidlog.cli.kafka import CALL_TIMEOUT_S
+    """Wait for all futures together, and collect the errors of those that failed."""
+    from braidlog.cli.connect.kafka_client import CALL_TIMEOUT_S
 
-    # All together: where nobody answers, one after the other would take as many times as long.
+    # One after the other would wait a full timeout for each if nothing answers.
     _, silent = wait(futures.values(), timeout=CALL_TIMEOUT_S)
     failures: dict[str, Exception] = {}
     for name, future in futures.items():
         if future in silent:
             failures[name] = NoAnswer(
-                f"no answer within {CALL_TIMEOUT_S:.0f} s, so nobody knows what became of {name!r}",
+                f"no answer within {CALL_TIMEOUT_S:.0f} s, so the outcome for {name!r} is unknown",
                 help="Is the control plane running? Look at the agent's log.",
             )
         elif isinstance(error := future.exception(), Exception):
@@ -54,7 +85,10 @@ def failures_of(futures: Mapping[str, "Future[Any]"]) -> dict[str, Exception]:
 
 
 def naming(name: str, error: Exception) -> Exception:
-    """`error` in words that name what it is about: what Kafka says of one of many things often does not."""
+    """Give `error` with `name` in its message.
+
+    Kafka's messages often do not say which of many things failed.
+    """
     message, advice = explain(error)
     if repr(name) in message:
         return error
@@ -71,9 +105,9 @@ def tell_outcomes(
     failures: Mapping[str, Exception],
     otherwise: str = "",
 ) -> None:
-    """Tell what became of each of many things, and end the command if anything went wrong with one.
+    """Report the outcome for each of many things, and raise if one of them failed.
 
-    What is neither done nor a failure is fine: `otherwise` says why.
+    Things that are neither done nor failed are fine: `otherwise` says why.
     """
     errors = {name: naming(name, error) for name, error in failures.items()}
     if output is OutputFormat.JSON:
@@ -91,15 +125,17 @@ def tell_outcomes(
                 say(f"{name}: {verb if is_done else otherwise}")
     told = list(errors.values())
     for error in told[:-1]:
-        report(error)
+        report(error, output)
     if told:
-        raise told[-1]  # where the command ends it is told like the others
+        raise told[-1]  # reported like the others where the command ends
 
 
 def explain(error: Exception) -> tuple[str, str]:
-    """What happened, and what to do."""
+    """Say what happened, and what to do."""
     if isinstance(error, CommandError):
         return str(error), error.help
+    if _is_usage(error):
+        return _explain_usage(error)
     if isinstance(error, BraidError):
         return str(error), error.help or _ADVICE[error.remedy]
     if type(error).__module__.startswith(("confluent_kafka", "cimpl")):
@@ -108,18 +144,25 @@ def explain(error: Exception) -> tuple[str, str]:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror, "Check the path or address."
     return (
         f"{type(error).__name__}: {error}",
-        "This should not happen. Run again with BRAIDLOG_TRACEBACK=1, and report what it prints.",
+        "This should not happen. Run it again with BRAIDLOG_TRACEBACK=1, and report what it prints.",
     )
+
+
+def _explain_usage(error: Any) -> tuple[str, str]:
+    message = error.format_message().rstrip(".").replace("\n", " ")
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context is not None else "braid"
+    return f"{message[:1].lower()}{message[1:]}", f"`{where} --help` shows what it takes."
 
 
 _ADVICE = {
     Remedy.RETRY: "It may pass: try again.",
-    Remedy.REFRESH: "Something else has changed it meanwhile: look again, then decide whether to repeat the command.",
-    Remedy.FIX_INPUT: "It will stay like this: change the arguments, options or settings that the command was given.",
-    Remedy.CHECK_OUTCOME: "Nobody knows whether it happened: look before you repeat the command.",
-    Remedy.GIVE_UP: "Trying again will not help. The logs of the agent and of the control plane may tell more.",
+    Remedy.REFRESH: "It has changed meanwhile: look again, then decide whether to repeat the command.",
+    Remedy.FIX_INPUT: "Trying again will not help: change the arguments, options or settings.",
+    Remedy.CHECK_OUTCOME: "It may have happened or not: look before you repeat the command.",
+    Remedy.GIVE_UP: "Trying again will not help. The logs of the agent and of the control plane may say more.",
 }
-"""For errors that have no help of their own."""
+"""Advice for errors that have no help of their own."""
 
 
 def _explain_kafka(error: Exception) -> tuple[str, str]:
@@ -143,6 +186,7 @@ def _explain_kafka(error: Exception) -> tuple[str, str]:
         KafkaError.NON_EMPTY_GROUP: "Stop the group's consumers first; `braid group describe` shows them.",
         KafkaError.UNKNOWN_MEMBER_ID: "Stop the group's consumers first; `braid group describe` shows them.",
         KafkaError.TOPIC_EXCEPTION: "Choose another name: up to 249 letters, digits, dots, dashes and underscores.",
+        KafkaError.MSG_SIZE_TOO_LARGE: "Raise the topic's limit: `braid topic alter TOPIC --set max.message.bytes=N`.",
         KafkaError.INVALID_PARTITIONS: "A topic has 1 to 100,000 partitions, and can only be given more of them.",
         KafkaError.INVALID_CONFIG: "`braid topic describe TOPIC --all` shows all configs and their values.",
         KafkaError.NOT_CONTROLLER: away,
@@ -154,14 +198,14 @@ def _explain_kafka(error: Exception) -> tuple[str, str]:
 
 
 def kafka_code(error: Exception) -> int | None:
-    """The code of what Kafka or its client said; None where it was neither."""
+    """Give the error code of Kafka or of its client; None for other errors."""
     from confluent_kafka import KafkaException
 
     return int(error.args[0].code()) if isinstance(error, KafkaException) else None
 
 
 def _is_open(error: Exception) -> bool:
-    """Whether it may have happened all the same."""
+    """Tell whether the request may have succeeded all the same."""
     from confluent_kafka import KafkaError
 
     open_codes = {KafkaError.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TRANSPORT}
@@ -169,7 +213,10 @@ def _is_open(error: Exception) -> bool:
 
 
 def _is_retriable(cause: "KafkaError") -> bool:
-    """By the code, because the client calls no error retriable that a broker gave to an admin call."""
+    """Tell whether a retry may help.
+
+    It depends on the code: the client never calls errors of admin calls retriable.
+    """
     from kio.schema.errors import ErrorCode
 
     try:

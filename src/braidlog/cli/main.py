@@ -1,4 +1,7 @@
-"""The `braid` command: one module per noun. What is slow to load is imported where it is used."""
+"""The `braid` command: one module per subject.
+
+Slow modules are imported where they are used.
+"""
 
 import os
 import signal
@@ -7,22 +10,16 @@ from typing import Annotated
 
 import typer
 
-from braidlog.cli import (
-    costs,
-    groups,
-    inspecting,
-    jobs,
-    lightning,
-    processes,
-    records,
-    ripcord,
-    shuffling,
-    simulating,
-    topics,
-)
-from braidlog.cli.errors import report
+from braidlog.cli.cluster import groups, jobs, lightning, quotas, ripcord, topics
+from braidlog.cli.environment import unknown_variables
+from braidlog.cli.errors import READER_GONE, TERMINATED, report
 from braidlog.cli.options import Config, Format, Set
-from braidlog.cli.output import OutputFormat, emit, emit_fields, emit_rows
+from braidlog.cli.output import OutputFormat, asked_format, emit, emit_fields, emit_rows, warn
+from braidlog.cli.records.consume import consume
+from braidlog.cli.records.produce import produce
+from braidlog.cli.servers import commands as servers
+from braidlog.cli.tools import cost, shuffle, simulator
+from braidlog.cli.tools.inspect_object import inspect
 from braidlog.runtime.tunables import restart_tuned
 
 MOVES_MEGABYTES = frozenset({"up", "agent", "shard"})
@@ -33,27 +30,28 @@ app = typer.Typer(
     epilog="Start here: `braid up` in one terminal, then `braid topic create events` in another; or just `braid demo`.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
     rich_markup_mode=None,
 )
 app.add_typer(topics.app, name="topic")
 app.add_typer(groups.app, name="group")
-app.add_typer(costs.app, name="cost")
-app.add_typer(shuffling.app, name="shuffle")
+app.add_typer(quotas.app, name="quota")
+app.add_typer(cost.app, name="cost")
+app.add_typer(shuffle.app, name="shuffle")
 app.add_typer(lightning.app, name="lightning")
 app.add_typer(ripcord.app, name="ripcord")
-app.command("up")(processes.up)
-app.command("agent")(processes.agent)
-app.command("control")(processes.control)
-app.command("shard", hidden=True)(processes.shard)
+app.command("up")(servers.up)
+app.command("agent")(servers.agent)
+app.command("control")(servers.control)
+app.command("shard", hidden=True)(servers.shard)
 app.command("pipeline")(jobs.pipeline)
 app.command("jobs")(jobs.jobs)
 app.command("compact")(jobs.compact)
-app.command("produce")(records.produce)
-app.command("consume")(records.consume)
-app.command("inspect")(inspecting.inspect)
-app.command("sim")(simulating.simulate)
-app.command("mutants")(simulating.mutants)
+app.command("produce")(produce)
+app.command("consume")(consume)
+app.command("inspect")(inspect)
+app.command("sim")(simulator.simulate)
+app.command("mutants")(simulator.mutants)
 
 
 def _show_version(wanted: bool) -> None:
@@ -64,11 +62,15 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def braid(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand == "shard":
+        return  # its supervisor has already warned
+    for name, advice in unknown_variables(os.environ):
+        warn(f"{name} is set, and means nothing to Braidlog", advice, asked_format(sys.argv[1:]))
 
 
 @app.command()
@@ -77,11 +79,12 @@ def doctor(
     set: Set = None,
     format: Format = OutputFormat.TEXT,
 ) -> None:
-    """Check that store, metadata, clock and addresses are what Braidlog needs.
+    """Check that store, metadata, clock and addresses will do.
 
+    \b
     Example: braid doctor --set store_url=s3://bucket/prefix
     """
-    from braidlog.cli.doctor import run_doctor
+    from braidlog.cli.tools.doctor import run_doctor
 
     raise typer.Exit(run_doctor(config, set, format))
 
@@ -92,25 +95,29 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the data behind, and say where it is.")] = False,
     format: Format = OutputFormat.TEXT,
 ) -> None:
-    """Start real processes, produce, kill an agent in the middle, consume, count, and show the bill.
+    """Take a tour of real processes, with a crash and the bill.
 
+    It produces, kills an agent in the middle, consumes, and counts.
+
+    \b
     Example: braid demo --quick
     """
-    from braidlog.cli.demo import run_demo
+    from braidlog.cli.demo.tour import run_demo
 
     raise typer.Exit(run_demo(quick=quick, keep=keep, output=format))
 
 
 @app.command()
 def settings(config: Config = None, set: Set = None, format: Format = OutputFormat.TEXT) -> None:
-    """List every setting: its value, where that comes from, and what it is for.
+    """List every setting: its value, its origin and its meaning.
 
+    \b
     Example: braid settings --config braidlog.toml
     """
-    from braidlog.cli.processes import gather
-    from braidlog.runtime.settings import fields
+    from braidlog.cli.settings import read_settings
+    from braidlog.runtime.settings import fields, written
 
-    gathered = gather(config, set, {})
+    gathered = read_settings(config, set, {})
     rows = []
     for name, field in sorted(fields().items()):
         part = gathered.agent if name in type(gathered.agent).model_fields else gathered.control
@@ -118,7 +125,7 @@ def settings(config: Config = None, set: Set = None, format: Format = OutputForm
         rows.append(
             {
                 "setting": name,
-                "value": "off" if value is None and name.endswith("listen") else value,
+                "value": written(name, value) if format is OutputFormat.TEXT or value is None else value,
                 "from": gathered.origins.get(name, "default"),
                 "meaning": field.description,
             }
@@ -132,6 +139,7 @@ def settings(config: Config = None, set: Set = None, format: Format = OutputForm
 def version(format: Format = OutputFormat.TEXT) -> None:
     """Show the version.
 
+    \b
     Example: braid version --format json
     """
     import platform
@@ -145,36 +153,41 @@ def version(format: Format = OutputFormat.TEXT) -> None:
 
 
 def main() -> None:
-    """Run the command, and turn what goes wrong into two lines and an exit code."""
+    """Run the command, and turn an error into two lines and an exit code."""
     if sys.argv[1:2] and sys.argv[1] in MOVES_MEGABYTES:
         restart_tuned()
     code = _run()
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read our output has gone. Python would complain once more when it flushes at exit.
+        code = code or READER_GONE
+        # Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.stderr.flush()
     if "obstore" in sys.modules:
-        # Its threads may still let go of Python objects, and abort the process if the interpreter is being taken down
-        # meanwhile. Everything of ours is closed and flushed by now.
+        # Its threads may still release Python objects, which aborts the process while the interpreter shuts down.
+        # Everything of ours is closed and flushed by now.
         os._exit(code)
     sys.exit(code)
 
 
 def _run() -> int:
-    # Asked to end, a command ends as it does by Ctrl-C: a consumer commits and leaves its group first.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _terminate)
+    stdout = sys.stdout
     try:
-        app()
+        code = app(standalone_mode=False)
+        return code if isinstance(code, int) else 0
     except SystemExit as end:
+        if sys.stdout is not stdout:
+            return READER_GONE  # typer replaces it when a write fails because the reader has gone
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except KeyboardInterrupt:
-        return 130
-    except Exception as error:  # noqa: BLE001 - the outermost door: whatever it is, it is explained
-        return report(error)
-    return 0
+    except Exception as error:  # noqa: BLE001 - the outermost handler explains every error
+        return report(error, asked_format(sys.argv[1:]))
 
 
-if __name__ == "__main__":
-    main()
+def _terminate(_number: int, _frame: object) -> None:
+    """End a command on SIGTERM as Ctrl-C does.
+
+    A consumer first commits and leaves its group.
+    """
+    raise SystemExit(TERMINATED)

@@ -1,13 +1,16 @@
 """Options that several commands share."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
 from braidlog.cli.output import OutputFormat
 
-Format = Annotated[OutputFormat, typer.Option("--format", help="text for people, json for programs.")]
+Format = Annotated[
+    OutputFormat, typer.Option("--format", metavar="text|json", help="text for people, json for programs.")
+]
 Bootstrap = Annotated[
     str,
     typer.Option(
@@ -26,25 +29,64 @@ Set = Annotated[
 ]
 StoreUrl = Annotated[
     str | None,
-    typer.Option("--store", metavar="URL", help="Where the data lies: file://, s3://, gs://, az://, memory://."),
+    typer.Option("--store", metavar="URL", help="Where to store data: file://, s3://, gs://, az://, memory://."),
 ]
 ReadyFile = Annotated[
     Path | None,
-    typer.Option("--ready-file", metavar="PATH", help="Write the bound addresses here, as JSON, once all is ready."),
+    typer.Option("--ready-file", metavar="PATH", help="Write the addresses here, as JSON, when all is ready."),
 ]
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 
+Control = Annotated[
+    str,
+    typer.Option("--control", envvar="BRAIDLOG_CONTROL", metavar="HOST:PORT", help="The control plane of the cluster."),
+]
+
+DEFAULT_CONTROL = "127.0.0.1:9190"
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 
 def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
-    """NAME=VALUE options as a dictionary."""
-    from braidlog.runtime.errors import InvalidSetting
+    """Parse NAME=VALUE options into a dictionary."""
+    from braidlog.cli.errors import WrongUsage
 
     found: dict[str, str] = {}
     for text in texts or []:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise InvalidSetting(f"{option} {text!r} has no equals sign", help=f"Write it as {option} NAME=VALUE")
+            raise WrongUsage(f"{option} {text!r} has no equals sign", help=f"Write it as {option} NAME=VALUE")
         found[name.strip()] = value
     return found
+
+
+T = TypeVar("T", bound=float)
+
+
+def _parsed(parse: Callable[[object], T], option: str, text: str, example: str) -> T:
+    from braidlog.cli.errors import WrongUsage
+
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise WrongUsage(f"{option} {text!r} {error}", help=f"For example: {option} {example}") from None
+
+
+def size_bytes(option: str, text: str) -> int:
+    """Parse an option such as `16MiB`."""
+    from braidlog.runtime.quantities import parse_bytes
+
+    return _parsed(parse_bytes, option, text, "16MiB")
+
+
+def rate_bytes_per_s(option: str, text: str) -> float:
+    """Parse an option such as `1GiB/s`."""
+    from braidlog.runtime.quantities import parse_rate
+
+    return _parsed(parse_rate, option, text, "1GiB/s")
+
+
+def duration_s(option: str, text: str) -> float:
+    """Parse an option such as `5s` or `1h`."""
+    from braidlog.runtime.quantities import parse_seconds
+
+    return _parsed(parse_seconds, option, text, "5s")

@@ -1,4 +1,4 @@
-"""One progress bar on standard error, and nothing where nobody looks."""
+"""A progress bar on standard error, shown only on a terminal."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Whether a partition should be compacted now, and how far. Kafka's settings, as pure decisions."""
+"""Decides by Kafka's settings whether, and how far, to compact now. Pure."""
 
 from collections.abc import Iterable
 from enum import Enum
@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 
 class TimedExtent(Protocol):
-    """What must be known of an extent: the control plane's index has it."""
+    """An extent, as the control plane's index describes it."""
 
     @property
     def base_offset(self) -> int: ...
@@ -21,7 +21,10 @@ class TimedExtent(Protocol):
 
 
 class DueSettings(NamedTuple):
-    """A topic's settings: `min.cleanable.dirty.ratio`, `min.compaction.lag.ms` and `max.compaction.lag.ms`."""
+    """A topic's settings of compaction.
+
+    They are `min.cleanable.dirty.ratio`, `min.compaction.lag.ms` and `max.compaction.lag.ms`.
+    """
 
     dirty_ratio_min: float
     lag_ms_min: int
@@ -32,13 +35,13 @@ class PartitionFacts(NamedTuple):
     """A partition as compaction sees it."""
 
     clean_bytes: int
-    """In extents where no key is twice, as far as earlier compactions have come."""
+    """Bytes that earlier compactions have cleaned: no key occurs twice in them."""
     dirty_bytes: int
-    """Behind them, as far as may be compacted."""
+    """Bytes after the clean ones that may be compacted."""
     dirty_timestamp_ms_min: int | None
-    """Of the oldest record that was not compacted."""
+    """The timestamp of the oldest record that was not compacted."""
     tombstones_due_ms: int | None
-    """When the first of the tombstones that earlier compactions have kept may go."""
+    """When the first tombstone that earlier compactions have kept may go."""
 
 
 class DueReason(Enum):
@@ -50,10 +53,11 @@ class DueReason(Enum):
 def cleanable_end_offset(
     extents: Iterable[TimedExtent], *, stable_offset: int, settings: DueSettings, now_ms: int
 ) -> int:
-    """Up to where a partition may be compacted: the end of its last extent that is stable and old enough as a whole.
+    """Return how far a partition may be compacted.
 
-    `stable_offset` is the lower of the last stable offset and the high watermark: nothing of an open transaction is
-    touched. `extents` are in the order of their offsets.
+    That is to the end of its last extent that is stable and old enough. `stable_offset` is the lower of the last
+    stable offset and the high watermark: nothing of an open transaction is touched. `extents` are in the order of
+    their offsets.
     """
     end_offset = 0
     for extent in extents:
@@ -80,9 +84,9 @@ def partition_facts(
 
 
 def is_due(facts: PartitionFacts, settings: DueSettings, now_ms: int) -> DueReason | None:
-    """Why the partition should be compacted now, or None.
+    """Return why the partition should be compacted now, or None.
 
-    Kafka's cleaner leaves a tombstone in an idle partition for ever; here the end of tombstones' time is a reason, too.
+    Kafka's cleaner leaves a tombstone in an idle partition for ever. Here a tombstone that may go is a reason, too.
     One compaction gives all the tombstones that it meets the same end, so it is followed by one more at most.
     """
     if facts.dirty_bytes > 0:

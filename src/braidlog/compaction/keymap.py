@@ -1,7 +1,7 @@
-"""The latest offset of every key, in bounded memory.
+"""The key map: the latest offset of every key, in bounded memory.
 
-A key is known by 128 bits of a seeded hash, not by its bytes: 24 bytes for each, however long keys are. Kafka's cleaner
-does the same with MD5, to which anyone can make two keys alike; here nobody can who does not know the seed.
+The map holds 128 bits of a seeded hash instead of a key's bytes: 24 bytes per key, however long keys are. Kafka's
+cleaner does the same with MD5, for which anyone can make two keys with the same hash. Here that takes the seed.
 """
 
 from typing import Any
@@ -33,12 +33,12 @@ SEED_BYTES = 16
 SLOT_BYTES = 24
 _SLOTS_MIN = 1024
 _SLOTS_MAX = 1 << 31
-"""Places are found from 32 bits of the hash."""
+"""A slot is chosen by 32 bits of the hash."""
 _GROWTH = 4
 _FILL_MAX = 0.75
 
 AHEAD = 64
-"""So many slots are asked for at once."""
+"""How many slots are prefetched at a time."""
 
 Slots = NDArray[np.uint64]
 Hashes = NDArray[np.uint64]
@@ -54,7 +54,10 @@ def _first_place(slots: Slots, low: int) -> int:
 
 @inlined
 def find_slot(slots: Slots, low: int, high: int) -> int:
-    """The slot of a key, or the empty one where it would be: two halves of the hash, and the offset plus 1."""
+    """Find the slot of a key, or the empty slot where it would be.
+
+    A slot holds the two halves of the hash, and the offset plus 1.
+    """
     place = _first_place(slots, low)
     while slots[place, 2] != u64(0) and (slots[place, 0] != low or slots[place, 1] != high):
         place += 1
@@ -65,14 +68,17 @@ def find_slot(slots: Slots, low: int, high: int) -> int:
 
 @inlined
 def prefetch_slots(slots: Slots, hashes: Hashes, start: int, end: int) -> None:
-    """Have the slots of the next keys at hand. Otherwise every key would wait for memory, one after the other."""
+    """Prefetch the slots of the next keys.
+
+    Otherwise every key would wait for memory, one after the other.
+    """
     for index in range(start, min(start + AHEAD, end)):
         prefetch(slots, _first_place(slots, hashes[index, 0]))
 
 
 @compiled(types.void, U64, U64, U8_IN, I32_IN, _SLOTS_OUT)
 def hash_keys(seed_low: int, seed_high: int, data: Bytes, places: SmallNumbers, hashes: Hashes) -> None:
-    """The two halves of every record's key; what is not null."""
+    """Compute the two halves of the hash of every key that is not null."""
     for index in range(len(hashes)):
         key_length = i64(places[4 * index + 3])
         if key_length >= 0:
@@ -103,7 +109,10 @@ def _add_keys(
     treatments: Bytes,
     start_offset: int,
 ) -> tuple[int, int]:
-    """Note the keys of records from `start_offset` on. The number of keys, and the first offset left out or -1."""
+    """Add the keys of records from `start_offset` on.
+
+    Returns the number of keys, and the first offset that had no room, or -1.
+    """
     for row in range(len(treatments)):
         if treatments[row] != _BY_KEY:
             continue
@@ -127,7 +136,7 @@ def _add_keys(
 
 
 class KeyMap:
-    """Key → latest offset, for as many keys as fit into `bytes_max`."""
+    """Maps keys to their latest offset, for as many keys as fit into `bytes_max`."""
 
     def __init__(self, *, bytes_max: int, seed: bytes) -> None:
         if len(seed) != SEED_BYTES:
@@ -149,15 +158,17 @@ class KeyMap:
         return self._slots
 
     def hashes(self, records: RawRecords) -> Hashes:
-        """Of every record's key, if it has one."""
+        """Hash the key of every record that has one."""
         hashes: Hashes = np.zeros((records.count, 2), dtype=np.uint64)
         hash_keys(self._seed_low, self._seed_high, records.opened.payload, records.places, hashes)
         return hashes
 
     def add(self, records: RawRecords, treatments: Bytes, start_offset: int) -> int | None:
-        """Note the keys of the records from `start_offset` on, which follow those noted before.
+        """Add the keys of the records from `start_offset` on.
 
-        Once the map is full, the offset of the first record that it has no room for: all before it are in the map.
+        These records follow those added before.
+
+        When the map is full, returns the offset of the first record that had no room. All before it are in the map.
         """
         self._grow(self.key_count + records.count)
         self.key_count, left_out = _add_keys(
@@ -174,7 +185,10 @@ class KeyMap:
         return None if left_out < 0 else left_out
 
     def _grow(self, key_count: int) -> None:
-        """Make room for so many keys, as far as the old slots and the new ones together fit into the limit."""
+        """Grow the map for this many keys, within the limit.
+
+        Old and new slots together must fit into it.
+        """
         while len(self._slots) * _FILL_MAX < key_count:
             old_count = len(self._slots)
             new_count = min(old_count * _GROWTH, self._slots_max - old_count)

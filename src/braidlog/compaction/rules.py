@@ -1,12 +1,12 @@
-"""Which batches, records and tombstones of a compacted partition may go.
+"""Decides which batches, records and tombstones of a compacted partition may go.
 
 These are the rules of Kafka's cleaner, for one pass over the offsets up to an end:
 
-- Of each key, only the latest record stays. A record without a key goes: no later one could ever take its place.
+- Only the latest record of each key stays. A record without a key goes, because no later record could ever replace it.
 - A tombstone that is the latest of its key stays until its batch's *delete horizon*. The first pass that meets it sets
-  the horizon, `delete.retention.ms` from then; so every reader that is no longer away than that sees the deletion.
-- Markers of transactions stay. Records of aborted transactions go at once, and count for nothing.
-- An emptied batch stays where it has the last sequence number, or the only marker, of a producer that is still active.
+  the horizon to `delete.retention.ms` from then. So a reader that is away for less than that sees the deletion.
+- Markers of transactions stay. Records of aborted transactions go at once, and are ignored.
+- An empty batch stays if it has the last sequence number, or the only marker, of a producer that is still active.
 - Offsets never change: a batch keeps its base offset and its last offset delta, and has gaps where records were.
 """
 
@@ -22,14 +22,17 @@ OFFSET_MAX = (1 << 63) - 1
 
 
 class LastBatch(NamedTuple):
-    """What must not be forgotten of an active producer: where its last data ends, or if it has none, its epoch."""
+    """The state to keep of an active producer.
+
+    It is where its last data ends, or its epoch if it has none.
+    """
 
     last_offset: int | None
     producer_epoch: int
 
 
 class Treatment(IntEnum):
-    """What is done with the records of a batch."""
+    """How the records of a batch are treated."""
 
     BY_KEY = 0
     KEEP = 1
@@ -41,26 +44,29 @@ _BY_KEY, _KEEP, _DISCARD = Treatment
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What one pass goes by. Times and offsets are the control plane's, so that a pass can be repeated exactly."""
+    """The parameters of one pass.
+
+    The control plane sets them, so that a pass can be repeated exactly.
+    """
 
     now_ms: int
     delete_retention_ms: int
     log_start_offset: int = 0
-    """Records below it are deleted already."""
+    """Records below it are already deleted."""
     tombstones_end_offset: int = OFFSET_MAX
-    """Tombstones at or above it stay, however old they are: not every replica has been compacted that far."""
+    """Tombstones at or above it stay, however old: no pass has compacted the partition that far yet."""
     aborted: Sequence[AbortedTransaction] = ()
     last_batches: Mapping[int, LastBatch] = field(default_factory=dict)
-    """Of active producers, by producer id."""
+    """The last batch of each active producer, by producer id."""
 
     @property
     def delete_horizon_ms(self) -> int:
-        """For the tombstones that this pass is the first to meet."""
+        """The delete horizon of tombstones that this pass is the first to meet."""
         return self.now_ms + self.delete_retention_ms
 
 
 class Judge:
-    """The rules, applied to batches by their headers."""
+    """Applies the rules to batches, by their headers."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -76,7 +82,12 @@ class Judge:
         return _BY_KEY
 
     def tombstones_may_go(self, attributes: int, timestamp_ms_base: int, end_offset: int) -> bool:
-        """Whether the time of this batch's tombstones is over, of which its base timestamp tells if a bit says so."""
+        """Return whether the delete horizon has passed, so that tombstones may go.
+
+        An earlier pass must have compacted the partition that far.
+
+        A bit of the attributes says whether the base timestamp is a delete horizon.
+        """
         return (
             attributes & DELETE_HORIZON_BIT != 0
             and timestamp_ms_base <= self._rules.now_ms
@@ -84,7 +95,10 @@ class Judge:
         )
 
     def stays_empty(self, attributes: int, producer_id: int, producer_epoch: int, last_offset: int) -> bool:
-        """Whether a batch must stay, though no record of it does, for what its header says of its producer."""
+        """Return whether an empty batch must stay, for its producer's state.
+
+        The state is in its header.
+        """
         last = self._rules.last_batches.get(producer_id) if producer_id >= 0 else None
         if last is None:
             return False

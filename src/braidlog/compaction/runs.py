@@ -1,4 +1,7 @@
-"""What compaction writes: runs of batches that carry their offsets, each as large as an object should be."""
+"""The output of a compaction: runs of batches with their offsets.
+
+Each is as large as an object should be.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,7 +10,7 @@ from struct import Struct
 from fastcrc.crc32 import iscsi as crc32c
 
 from braidlog.records.batch import CODEC_MASK, CRC_START, HEADER_BYTES, MAGIC, PREFIX_BYTES, BatchHeader
-from braidlog.records.placing import write_base_offset
+from braidlog.records.placement import write_base_offset
 from braidlog.records.summary import RunSummary, SummaryBuilder
 
 _HEADER = Struct(">qiibIhiqqqhii")
@@ -15,22 +18,25 @@ _CRC = Struct(">I")
 _CRC_POSITION = 17
 _CHUNK_BYTES = 4 * 1024 * 1024
 BATCHES_PER_RUN_MAX = 65_536
-"""Of the footer's making: it has an entry for each batch."""
+"""Bounds the footer, which has an entry for each batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactedRun:
-    """Batches that take the place of all there was in [base_offset, end_offset), gaps included."""
+    """Batches that replace everything in [base_offset, end_offset), including gaps."""
 
     base_offset: int
     end_offset: int
     parts: Sequence[memoryview]
-    """Each of whole batches; together `summary.length` bytes."""
+    """Buffers of whole batches, with `summary.length` bytes in total."""
     summary: RunSummary
 
 
 class RunWriter:
-    """Gathers batches, and cuts a run whenever the next one would make it too large."""
+    """Gathers batches into runs.
+
+    A run ends when the next batch would make it too large.
+    """
 
     def __init__(self, base_offset: int, *, bytes_target: int) -> None:
         self._bytes_target = bytes_target
@@ -45,7 +51,10 @@ class RunWriter:
         return not self._summary.batch_count
 
     def add_copy(self, batch: memoryview, header: BatchHeader) -> CompactedRun | None:
-        """A batch as it is, but with its offset. Returns the run before it, if that is finished by it."""
+        """Add a batch unchanged except for its offset.
+
+        Returns the previous run if the batch ends it.
+        """
         finished = self._make_room(header.base_offset, len(batch))
         room = self._take(len(batch))
         room[:] = batch
@@ -56,7 +65,10 @@ class RunWriter:
     def add(
         self, header: BatchHeader, payload_bytes: int, write: Callable[[memoryview], object]
     ) -> CompactedRun | None:
-        """A batch of these fields and of the payload that `write` fills in, with length and CRC made to fit."""
+        """Add a batch with these fields and the payload that `write` fills in.
+
+        Sets its length and CRC.
+        """
         length = HEADER_BYTES + payload_bytes
         finished = self._make_room(header.base_offset, length)
         header = header._replace(batch_length=length - PREFIX_BYTES, magic=MAGIC, crc=0)
@@ -68,12 +80,15 @@ class RunWriter:
         return finished
 
     def add_empty(self, header: BatchHeader) -> CompactedRun | None:
-        """A batch without records, for what its header says."""
+        """Add a batch without records, to keep its header."""
         header = header._replace(attributes=header.attributes & ~CODEC_MASK, record_count=0)
         return self.add(header, 0, _write_nothing)
 
     def cut(self, end_offset: int) -> CompactedRun | None:
-        """Finish the run at `end_offset`, where the next one begins. None, and nothing is finished, if it is empty."""
+        """End the run at `end_offset`, where the next one begins.
+
+        Does nothing and returns None if it is empty.
+        """
         if self.is_empty:
             return None
         self._finish_chunk()
@@ -84,7 +99,7 @@ class RunWriter:
         return run
 
     def skip_to(self, base_offset: int) -> None:
-        """Begin the next run elsewhere."""
+        """Begin the next run at another offset."""
         self._base_offset = base_offset
 
     def _make_room(self, offset: int, length: int) -> CompactedRun | None:
@@ -93,7 +108,10 @@ class RunWriter:
         return self.cut(offset)
 
     def _take(self, length: int) -> memoryview:
-        """Memory for the next batch. A run is in pieces, because one large one would be fresh memory every time."""
+        """Return memory for the next batch.
+
+        A run is in chunks: a large buffer would be fresh memory every time.
+        """
         if self._used_bytes + length > len(self._chunk):
             self._finish_chunk()
             self._chunk = memoryview(bytearray(max(_CHUNK_BYTES, length)))
@@ -109,4 +127,4 @@ class RunWriter:
 
 
 def _write_nothing(room: memoryview) -> None:
-    """Nothing is what it has room for."""
+    """Write an empty payload."""

@@ -1,4 +1,4 @@
-"""Compiled loops that decide for each record whether it stays, and copy those that do."""
+"""Compiled loops that choose the records that stay, and copy them."""
 
 from braidlog.compaction.keymap import AHEAD, SLOTS_IN, Hashes, Slots, find_slot, prefetch_slots
 from braidlog.compaction.rules import Treatment
@@ -20,10 +20,10 @@ from braidlog.records.compiled import (
     u64,
 )
 from braidlog.records.encode_kernel import varint_bytes, write_varint
-from braidlog.records.kernel import read_varint
+from braidlog.records.record_kernel import read_varint
 
 REWRITE_BYTES_MAX = 16
-"""By how much a record may grow when its timestamp is counted from elsewhere."""
+"""How much a record may grow when its timestamp delta has another base."""
 
 _TIMESTAMP_MS_MIN = -(1 << 63)
 _KEEP, _DISCARD = int(Treatment.KEEP), int(Treatment.DISCARD)
@@ -60,8 +60,11 @@ def mark_survivors(
     stays: Bytes,
     survivors: Numbers,
 ) -> None:
-    """Say of each record whether it stays. `survivors` gets four numbers for each batch: how many do, how many of these
-    are tombstones, their bytes, and their highest timestamp."""
+    """Mark the records that stay.
+
+    `survivors` gets four numbers for each batch: how many records stay, how many of these are tombstones, their bytes,
+    and their highest timestamp.
+    """
     for row in range(len(treatments)):
         count = i64(0)
         tombstone_count = i64(0)
@@ -97,7 +100,7 @@ def mark_survivors(
 
 @compiled(types.void, U8_IN, I32_IN, U8_IN, I64, I64, U8_OUT)
 def copy_survivors(data: Bytes, places: SmallNumbers, stays: Bytes, start: int, end: int, out: Bytes) -> None:
-    """Copy the records that stay, as they are. Neighbours are copied at once."""
+    """Copy the records that stay, unchanged. Adjacent records are copied together."""
     at = i64(0)
     index = start
     while index < end:
@@ -116,8 +119,10 @@ def copy_survivors(data: Bytes, places: SmallNumbers, stays: Bytes, start: int, 
 def copy_survivors_shifted(
     data: Bytes, places: SmallNumbers, stays: Bytes, start: int, end: int, shift_ms: int, out: Bytes
 ) -> int:
-    """Copy the records that stay, with `shift_ms` added to their timestamp deltas. The bytes written, or -1 if a
-    timestamp can then not be told any more. Each record may take `REWRITE_BYTES_MAX` more than before."""
+    """Copy the records that stay, with `shift_ms` added to their timestamp deltas.
+
+    Returns the number of bytes written, or -1 if a delta overflows. A record may grow by `REWRITE_BYTES_MAX`.
+    """
     at = i64(0)
     for index in range(start, end):
         if stays[index] == 0:

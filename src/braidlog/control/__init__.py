@@ -1,1 +1,1 @@
-"""The control plane: catalog, sequencer, extent index, change feed, producers, groups, agents."""
+"""The control plane: catalog, sequencer, index, feed, producers, groups, agents."""

@@ -1,9 +1,8 @@
-"""The agents that serve clients: who they are, their node ids, and who has gone silent."""
+"""The registry of agents: node ids, addresses, and silent agents."""
 
-import asyncio
 from dataclasses import dataclass
 
-from braidlog.control.feed import Feed
+from braidlog.control.foundation import Foundation
 from braidlog.control.interface import (
     AgentChanged,
     AgentHeartbeat,
@@ -12,17 +11,16 @@ from braidlog.control.interface import (
     AgentRemoved,
     RegisterAgent,
 )
-from braidlog.control.metadata import MetadataStore, Transaction
-from braidlog.runtime.clock import Clock
+from braidlog.control.metadata.store import Transaction
 from braidlog.runtime.errors import BraidError, Remedy
 
 AGENTS_MAX = 10_000
 NODE_IDS_KEPT_MS = 7 * 24 * 60 * 60 * 1000
-"""How long an address that is not in use keeps its node id."""
+"""How long an unused address keeps its node id."""
 
 
 class NodeIdTaken(BraidError):
-    """Another agent that is alive has this node id."""
+    """The node id belongs to another agent that is alive."""
 
     remedy = Remedy.FIX_INPUT
 
@@ -40,31 +38,28 @@ class _Session:
 
 
 class AgentRegistry:
-    """Sessions live in memory; node ids and addresses are durable, so a restarted control plane knows its agents."""
+    """Knows the agents.
 
-    def __init__(
-        self,
-        metadata: MetadataStore,
-        turn: asyncio.Lock,
-        feed: Feed,
-        clock: Clock,
-        *,
-        heartbeat_interval_s: float,
-        session_timeout_s: float,
-    ) -> None:
-        self._metadata = metadata
-        self._turn = turn
-        self._feed = feed
-        self._clock = clock
+    Sessions are in memory; node ids and addresses are durable, and outlive a restart.
+    """
+
+    def __init__(self, foundation: Foundation, *, heartbeat_interval_s: float, session_timeout_s: float) -> None:
+        self._metadata = foundation.metadata
+        self._state_lock = foundation.state_lock
+        self._feed = foundation.feed
+        self._clock = foundation.clock
         self._session_timeout_s = session_timeout_s
         self.heartbeat_interval_s = heartbeat_interval_s
         self._sessions: dict[int, _Session] = {}
-        """By node id."""
+        """The sessions of live agents, by node id."""
         self._node_ids: dict[str, int] = {}
-        """By incarnation."""
+        """The node id of each incarnation."""
 
     async def load(self) -> None:
-        """Agents that were alive get a full session, counted from now, to be heard of."""
+        """Load the agents.
+
+        Those that were alive get a full session timeout, counted from now, to report.
+        """
         rows = await self._metadata.read(
             lambda tx: tx.query(
                 "SELECT node_id, incarnation, host, port, zone, cache_address FROM agents"
@@ -79,9 +74,9 @@ class AgentRegistry:
         return [self._sessions[node_id].info for node_id in sorted(self._sessions)]
 
     async def register(self, request: RegisterAgent) -> AgentInfo:
-        async with self._turn:
+        async with self._state_lock:
             if len(self._sessions) >= AGENTS_MAX:
-                raise TooManyAgents(f"{AGENTS_MAX} agents are registered", help="Agents that are gone expire soon.")
+                raise TooManyAgents(f"{AGENTS_MAX} agents are registered", help="Agents that have stopped expire soon.")
             alive = frozenset(
                 node_id
                 for node_id, session in self._sessions.items()
@@ -90,7 +85,7 @@ class AgentRegistry:
             if request.node_id in alive:
                 raise NodeIdTaken(
                     f"node id {request.node_id} belongs to another agent that is alive",
-                    help="Give each agent its own node id, or none to get one.",
+                    help="Give each agent a node id of its own, or none: then it gets one.",
                 )
             info = await self._metadata.transact(lambda tx: _write_agent(tx, request))
             for node_id in [
@@ -107,7 +102,10 @@ class AgentRegistry:
             return info
 
     def heartbeat(self, request: AgentHeartbeat) -> bool:
-        """Whether the agent is known. If not, it must register again."""
+        """Note a heartbeat.
+
+        Returns whether the agent is known; if not, it must register again.
+        """
         node_id = self._node_ids.get(request.incarnation)
         if node_id is None:
             return False
@@ -115,14 +113,14 @@ class AgentRegistry:
         return True
 
     async def leave(self, request: AgentLeave) -> None:
-        async with self._turn:
+        async with self._state_lock:
             node_id = self._node_ids.get(request.incarnation)
             if node_id is not None:
                 await self._remove([node_id])
 
     async def expire_once(self) -> int:
-        """Remove agents that were not heard of for the session timeout. Returns how many."""
-        async with self._turn:
+        """Remove agents that sent no heartbeat for the session timeout. Returns how many."""
+        async with self._state_lock:
             now_s = self._clock.monotonic_s()
             silent = [node_id for node_id, session in self._sessions.items() if session.deadline_s <= now_s]
             if silent:
@@ -167,6 +165,6 @@ def _write_agent(tx: Transaction, request: RegisterAgent) -> AgentInfo:
 
 
 def _free_node_id(tx: Transaction) -> int:
-    """The lowest number that no address holds: ids stay small for people to read."""
+    """Return the lowest node id that no address has: small numbers are easy to read."""
     taken = {row[0] for row in tx.query("SELECT node_id FROM agents")}
     return next(number for number in range(1, len(taken) + 2) if number not in taken)

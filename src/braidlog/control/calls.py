@@ -1,4 +1,7 @@
-"""The table of calls: each method of the control plane with its request and its answer, read off the interface."""
+"""The table of calls: the name, request and answer of each method.
+
+It is read from the `ControlPlane` interface.
+"""
 
 import inspect
 from dataclasses import dataclass

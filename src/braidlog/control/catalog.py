@@ -5,14 +5,32 @@ from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
+from kio.schema.errors import ErrorCode
 
-from braidlog.control.cluster_config import effective_cluster_settings
-from braidlog.control.config_definition import InvalidConfig
-from braidlog.control.counters import NumberBlocks
-from braidlog.control.error_codes import ErrorCode
-from braidlog.control.feed import Feed
+from braidlog.configs.cluster import ClusterSettings, effective_cluster_settings
+from braidlog.configs.definition import InvalidConfig
+from braidlog.configs.names import reason_against_topic_name
+from braidlog.configs.resources import BROKER_RESOURCE, TOPIC_RESOURCE
+from braidlog.configs.topic import (
+    TOPIC_TYPE,
+    TopicSettings,
+    apply_changes,
+    effective_settings,
+    validate_cluster_configs,
+    validate_topic_configs,
+)
+from braidlog.control.catalog_tables import (
+    read_catalog,
+    write_assignments,
+    write_cluster_configs,
+    write_partitions,
+    write_topic_configs,
+    write_topics,
+)
+from braidlog.control.foundation import Foundation
 from braidlog.control.interface import (
     AlterConfigs,
+    AssignReplicas,
     ClusterConfigChanged,
     CreatePartitions,
     CreateTopics,
@@ -27,30 +45,23 @@ from braidlog.control.interface import (
     TopicRef,
     TopicRemoved,
 )
-from braidlog.control.metadata import MetadataStore, Transaction
+from braidlog.control.log.producers import Producers, write_departed
+from braidlog.control.log.recent import RecentExtents
+from braidlog.control.metadata.counters import NumberBlocks
+from braidlog.control.metadata.store import Transaction
 from braidlog.control.partitions import PartitionState, TopicState
-from braidlog.control.topic_config import (
-    TOPIC_TYPE,
-    TopicSettings,
-    apply_changes,
-    effective_settings,
-    validate_cluster_configs,
-    validate_topic_configs,
-)
-from braidlog.control.topic_names import reason_against_topic_name
-from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
-from braidlog.runtime.limits import PARTITIONS_PER_TOPIC_MAX
+from braidlog.runtime.limits import PARTITIONS_PER_REQUEST_MAX, PARTITIONS_PER_TOPIC_MAX
 
 REPLICATION_FACTOR_MAX = 2**15 - 1
-TOPIC_RESOURCE = 2
-BROKER_RESOURCE = 4
 
 _PARTITION_ID_BLOCK = 1_000
+_TOPICS_PER_SLICE = 200
+"""How many topics of a request to plan before other tasks of the event loop may run."""
 
 
 class _Refused(Exception):
-    """A wrong request, on its way to becoming an outcome."""
+    """An invalid request. It becomes an outcome with an error code."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -58,17 +69,23 @@ class _Refused(Exception):
 
 
 class Catalog:
-    """All reads are from memory. Changes take `turn`, are written durably, then become visible and are published."""
+    """Knows all topics. Reads are from memory.
 
-    def __init__(self, metadata: MetadataStore, turn: asyncio.Lock, feed: Feed, clock: Clock, entropy: Entropy) -> None:
-        self._metadata = metadata
-        self._turn = turn
-        self._feed = feed
-        self._clock = clock
+    A change takes the state lock, is written durably, and then becomes visible and is published.
+    """
+
+    def __init__(self, foundation: Foundation, entropy: Entropy, recent: RecentExtents, producers: Producers) -> None:
+        self._metadata = foundation.metadata
+        self._state_lock = foundation.state_lock
+        self._feed = foundation.feed
+        self._clock = foundation.clock
         self._entropy = entropy
-        self._partition_ids = NumberBlocks(metadata, "partition_id", _PARTITION_ID_BLOCK)
+        self._recent = recent
+        self._producers = producers
+        self._partition_ids = NumberBlocks(foundation.metadata, "partition_id", _PARTITION_ID_BLOCK)
         self._metric_names: Counter[str] = Counter()
-        """Names with `.` turned into `_`: two topics must not share one, because metrics could not tell them apart."""
+        """Topic names with `.` replaced by `_`. Two topics must not share one, because metrics could not tell them
+        apart."""
         self.topics: dict[bytes, TopicState] = {}
         self.topics_by_name: dict[str, TopicState] = {}
         self.partitions: dict[int, PartitionState] = {}
@@ -77,8 +94,8 @@ class Catalog:
         """Changes whenever a topic comes, goes or grows."""
 
     async def load(self) -> None:
-        topics, partitions, configs = await self._metadata.read(_read_catalog)
-        for topic_id, name, configs_json, replication_factor, created_ms in topics:
+        topics, partitions, configs = await self._metadata.read(read_catalog)
+        for topic_id, name, configs_json, replication_factor, created_ms, assignments in topics:
             states = [PartitionState(*row) for row in partitions.get(topic_id, [])]
             info = TopicInfo(
                 topic_id=topic_id,
@@ -87,6 +104,7 @@ class Catalog:
                 configs=msgspec.json.decode(configs_json, type=dict[str, str]),
                 replication_factor=replication_factor,
                 created_ms=created_ms,
+                assignments=msgspec.json.decode(assignments, type=dict[int, list[int]]),
             )
             self._put(TopicState(info, states))
         self.cluster_configs = configs
@@ -107,16 +125,23 @@ class Catalog:
     # ── topics ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def create_topics(self, request: CreateTopics) -> TopicOutcomes:
-        async with self._turn:
+        default_count = effective_cluster_settings(self.cluster_configs).num_partitions
+        counts = [default_count if new.partition_count == -1 else new.partition_count for new in request.topics]
+        if _are_too_many(counts):
+            return _too_many_for_one_request(topic.name for topic in request.topics)
+        async with self._state_lock:
             repeated = _repeated(topic.name for topic in request.topics)
             created: list[TopicState] = []
             outcomes: list[TopicOutcome] = []
             taken: Counter[str] = Counter()
-            for new in request.topics:
+            defaults = effective_cluster_settings(self.cluster_configs)
+            for number, new in enumerate(request.topics, 1):
+                if number % _TOPICS_PER_SLICE == 0:
+                    await asyncio.sleep(0)  # the state lock is held, so nothing changes meanwhile
                 try:
                     if new.name in repeated:
-                        raise _Refused(ErrorCode.INVALID_REQUEST, f"Topic {new.name!r} is in the request twice.")
-                    topic = await self._plan_topic(new, taken, request.validate_only)
+                        raise _Refused(ErrorCode.invalid_request, f"Topic {new.name!r} is in the request twice.")
+                    topic = await self._plan_topic(new, taken, defaults, request.validate_only)
                 except _Refused as refused:
                     outcomes.append(TopicOutcome(new.name, refused.code, str(refused)))
                     continue
@@ -124,40 +149,42 @@ class Catalog:
                 created.append(topic)
                 outcomes.append(TopicOutcome(new.name, 0, "", topic.info))
             if created and not request.validate_only:
-                await self._metadata.transact(lambda tx: _write_topics(tx, created))
+                await self._metadata.transact(lambda tx: write_topics(tx, created))
                 for topic in created:
                     self._put(topic)
                 self._feed.publish([TopicChanged(topic.info) for topic in created])
             return TopicOutcomes(outcomes)
 
-    async def _plan_topic(self, new: NewTopic, taken: Counter[str], validate_only: bool) -> TopicState:
+    async def _plan_topic(
+        self, new: NewTopic, taken: Counter[str], defaults: ClusterSettings, validate_only: bool
+    ) -> TopicState:
         if reason := reason_against_topic_name(new.name):
-            raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
+            raise _Refused(ErrorCode.invalid_topic_exception, reason)
         if new.name in self.topics_by_name:
-            raise _Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic {new.name!r} exists already.")
+            raise _Refused(ErrorCode.topic_already_exists, f"Topic {new.name!r} exists already.")
         metric_name = _metric_name(new.name)
         if self._metric_names[metric_name] or taken[metric_name]:
             raise _Refused(
-                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                ErrorCode.invalid_topic_exception,
                 f"Topic {new.name!r} differs from another only in '.' and '_', which metrics cannot tell apart.",
             )
-        defaults = effective_cluster_settings(self.cluster_configs)
         count = defaults.num_partitions if new.partition_count == -1 else new.partition_count
         if not 0 < count <= PARTITIONS_PER_TOPIC_MAX:
             raise _Refused(
-                ErrorCode.INVALID_PARTITIONS, f"A topic has 1 to {PARTITIONS_PER_TOPIC_MAX} partitions, not {count}."
+                ErrorCode.invalid_partitions, f"A topic has 1 to {PARTITIONS_PER_TOPIC_MAX} partitions, not {count}."
             )
         factor = new.replication_factor
         if factor == -1:
             factor = defaults.default_replication_factor
         if not 0 < factor <= REPLICATION_FACTOR_MAX:
-            raise _Refused(ErrorCode.INVALID_REPLICATION_FACTOR, f"The replication factor {factor} is not above 0.")
-        try:
-            validate_topic_configs(new.configs)
-        except InvalidConfig as error:
-            raise _Refused(ErrorCode.INVALID_CONFIG, str(error)) from None
+            raise _Refused(ErrorCode.invalid_replication_factor, f"The replication factor {factor} is not above 0.")
+        if new.configs:
+            try:
+                validate_topic_configs(new.configs)
+            except InvalidConfig as error:
+                raise _Refused(ErrorCode.invalid_config, str(error)) from None
         topic_id = self._entropy.token(16)
-        # Nothing is used up by a mere validation: its answer carries no ids that could be taken for real ones.
+        # A validation uses up no ids: its answer must not carry ids that could be taken for real ones.
         partitions = [] if validate_only else await self._new_partitions(topic_id, 0, count)
         info = TopicInfo(
             topic_id=bytes(16) if validate_only else topic_id,
@@ -166,6 +193,7 @@ class Catalog:
             configs=dict(new.configs),
             replication_factor=factor,
             created_ms=self._clock.wall_ms(),
+            assignments=dict(enumerate(new.assignments)),
         )
         return TopicState(info, partitions)
 
@@ -174,29 +202,35 @@ class Catalog:
         return [PartitionState(self._partition_ids.take(), topic_id, index) for index in range(start, end)]
 
     async def delete_topics(self, request: DeleteTopics) -> TopicOutcomes:
-        async with self._turn:
+        async with self._state_lock:
             repeated = _repeated((ref.name, ref.topic_id) for ref in request.topics)
             removed: list[TopicState] = []
+            removed_ids: set[bytes] = set()
             outcomes: list[TopicOutcome] = []
             for ref in request.topics:
                 try:
                     if (ref.name, ref.topic_id) in repeated:
-                        raise _Refused(ErrorCode.INVALID_REQUEST, "The topic is in the request twice.")
+                        raise _Refused(ErrorCode.invalid_request, "The topic is in the request twice.")
                     topic = self._resolve(ref)
-                    if topic in removed:
+                    if topic.info.topic_id in removed_ids:
                         raise _Refused(
-                            ErrorCode.INVALID_REQUEST, "The topic is in the request twice, by name and by id."
+                            ErrorCode.invalid_request, "The topic is in the request twice, by name and by id."
                         )
                 except _Refused as refused:
                     outcomes.append(TopicOutcome(ref.name, refused.code, str(refused)))
                     continue
                 removed.append(topic)
+                removed_ids.add(topic.info.topic_id)
                 outcomes.append(TopicOutcome(topic.info.name, 0, "", topic.info))
             if removed:
                 now_ms = self._clock.wall_ms()
+                # Write every producer's state first: the deletion copies it from the table.
+                await self._recent.settle()
 
                 def write(tx: Transaction) -> None:
                     ids = [topic.info.topic_id for topic in removed]
+                    for topic in removed:
+                        write_departed(tx, topic.info.topic_id, topic.info.name)
                     tx.executemany("DELETE FROM topics WHERE topic_id = ?", [(topic_id,) for topic_id in ids])
                     tx.executemany(
                         "UPDATE partitions SET removed_ms = ? WHERE topic_id = ?",
@@ -206,6 +240,9 @@ class Catalog:
                 await self._metadata.transact(write)
                 for topic in removed:
                     self._drop(topic)
+                    self._producers.note_departed(
+                        {state.partition_id: (topic.info.name, state.index) for state in topic.partitions}
+                    )
                 self._feed.publish([TopicRemoved(topic.info.topic_id) for topic in removed])
             return TopicOutcomes(outcomes)
 
@@ -213,22 +250,28 @@ class Catalog:
         if ref.name:
             topic = self.topics_by_name.get(ref.name)
             if topic is None:
-                raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {ref.name!r}.")
+                raise _Refused(ErrorCode.unknown_topic_or_partition, f"There is no topic {ref.name!r}.")
             return topic
         topic = self.topics.get(ref.topic_id)
         if topic is None:
-            raise _Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with the id {ref.topic_id.hex()}.")
+            raise _Refused(ErrorCode.unknown_topic_id, f"There is no topic with the id {ref.topic_id.hex()}.")
         return topic
 
     async def create_partitions(self, request: CreatePartitions) -> TopicOutcomes:
-        async with self._turn:
+        known = [self.topics_by_name.get(growth.name) for growth in request.topics]
+        if _are_too_many(
+            growth.partition_count - (len(topic.partitions) if topic is not None else 0)
+            for growth, topic in zip(request.topics, known, strict=True)
+        ):
+            return _too_many_for_one_request(growth.name for growth in request.topics)
+        async with self._state_lock:
             repeated = _repeated(growth.name for growth in request.topics)
             grown: list[tuple[TopicState, list[PartitionState]]] = []
             outcomes: list[TopicOutcome] = []
             for growth in request.topics:
                 try:
                     if growth.name in repeated:
-                        raise _Refused(ErrorCode.INVALID_REQUEST, f"Topic {growth.name!r} is in the request twice.")
+                        raise _Refused(ErrorCode.invalid_request, f"Topic {growth.name!r} is in the request twice.")
                     topic = self._check_growth(growth)
                 except _Refused as refused:
                     outcomes.append(TopicOutcome(growth.name, refused.code, str(refused)))
@@ -237,12 +280,19 @@ class Catalog:
                 if not request.validate_only:
                     added = await self._new_partitions(info.topic_id, len(topic.partitions), growth.partition_count)
                     ids = [*info.partition_ids, *(state.partition_id for state in added)]
-                    info = msgspec.structs.replace(info, partition_ids=ids)
+                    assignments = info.assignments | dict(enumerate(growth.assignments or [], len(topic.partitions)))
+                    info = msgspec.structs.replace(info, partition_ids=ids, assignments=assignments)
                     grown.append((TopicState(info, [*topic.partitions, *added]), added))
                 outcomes.append(TopicOutcome(growth.name, 0, "", info))
             if grown:
                 added_states = [state for _, added in grown for state in added]
-                await self._metadata.transact(lambda tx: _write_partitions(tx, added_states))
+                infos = [topic.info for topic, _ in grown]
+
+                def write(tx: Transaction) -> None:
+                    write_partitions(tx, added_states)
+                    write_assignments(tx, infos)
+
+                await self._metadata.transact(write)
                 for topic, _ in grown:
                     self._drop(self.topics[topic.info.topic_id])
                     self._put(topic)
@@ -252,68 +302,81 @@ class Catalog:
     def _check_growth(self, growth: PartitionGrowth) -> TopicState:
         topic = self._resolve(TopicRef(growth.name)) if growth.name else None
         if topic is None:
-            raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic has no name.")
+            raise _Refused(ErrorCode.invalid_topic_exception, "The topic has no name.")
         count = len(topic.partitions)
         if growth.partition_count <= count:
             raise _Refused(
-                ErrorCode.INVALID_PARTITIONS,
+                ErrorCode.invalid_partitions,
                 f"Topic {growth.name!r} has {count} partitions; {growth.partition_count} would not be an increase.",
             )
         if growth.partition_count > PARTITIONS_PER_TOPIC_MAX:
-            raise _Refused(ErrorCode.INVALID_PARTITIONS, f"A topic has at most {PARTITIONS_PER_TOPIC_MAX} partitions.")
+            raise _Refused(ErrorCode.invalid_partitions, f"A topic has at most {PARTITIONS_PER_TOPIC_MAX} partitions.")
+        if growth.assignments is not None:
+            _check_growth_assignments(growth.assignments, growth.partition_count - count, topic.info.replication_factor)
         return topic
+
+    async def assign_replicas(self, request: AssignReplicas) -> Outcome:
+        async with self._state_lock:
+            assigned: dict[bytes, dict[int, list[int]]] = {}
+            for each in request.assignments:
+                if self.partition(each.topic_id, each.partition) is None:
+                    return Outcome(int(ErrorCode.unknown_topic_or_partition), "A partition of the request is gone.")
+                assigned.setdefault(each.topic_id, {})[each.partition] = each.replicas
+            changed: dict[bytes, TopicInfo] = {}
+            for topic_id, replicas in assigned.items():
+                info = self.topics[topic_id].info
+                changed[topic_id] = msgspec.structs.replace(info, assignments=info.assignments | replicas)
+            await self._metadata.transact(lambda tx: write_assignments(tx, list(changed.values())))
+            for topic_id, info in changed.items():
+                self.topics[topic_id].info = info
+            self._feed.publish([TopicChanged(info) for info in changed.values()])
+            return Outcome(0)
 
     # ── configs ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def alter_configs(self, request: AlterConfigs) -> Outcome:
-        async with self._turn:
+        async with self._state_lock:
             try:
                 if _repeated(change.name for change in request.changes):
-                    raise _Refused(ErrorCode.INVALID_REQUEST, "A config is in the request twice.")
+                    raise _Refused(ErrorCode.invalid_request, "A config is in the request twice.")
                 if request.resource_type == TOPIC_RESOURCE:
                     await self._alter_topic(request)
                 elif request.resource_type == BROKER_RESOURCE:
                     await self._alter_cluster(request)
                 else:
                     raise _Refused(
-                        ErrorCode.INVALID_REQUEST, f"Resources of type {request.resource_type} have no configs here."
+                        ErrorCode.invalid_request, f"Resources of type {request.resource_type} have no configs here."
                     )
             except _Refused as refused:
                 return Outcome(refused.code, str(refused))
             except InvalidConfig as error:
-                return Outcome(int(ErrorCode.INVALID_CONFIG), str(error))
+                return Outcome(int(ErrorCode.invalid_config), str(error))
             return Outcome(0)
 
     async def _alter_topic(self, request: AlterConfigs) -> None:
         if reason := reason_against_topic_name(request.resource_name):
-            raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
+            raise _Refused(ErrorCode.invalid_topic_exception, reason)
         topic = self._resolve(TopicRef(request.resource_name))
         configs = apply_changes(topic.info.configs, request.changes, replace=request.replace)
         validate_topic_configs(configs)
         if request.validate_only:
             return
         info = msgspec.structs.replace(topic.info, configs=configs)
-        row = (_json(configs), info.topic_id)
-        await self._metadata.transact(lambda tx: tx.execute("UPDATE topics SET configs = ? WHERE topic_id = ?", row))
+        await self._metadata.transact(lambda tx: write_topic_configs(tx, info))
         topic.info = info
         self._feed.publish([TopicChanged(info)])
 
     async def _alter_cluster(self, request: AlterConfigs) -> None:
         if request.resource_name:
             raise _Refused(
-                ErrorCode.INVALID_REQUEST,
+                ErrorCode.invalid_request,
                 f"Agent {request.resource_name} has no configs of its own: set them for the whole cluster (no name).",
             )
         configs = apply_changes(self.cluster_configs, request.changes, replace=request.replace)
         validate_cluster_configs(configs)
         if request.validate_only:
             return
-
-        def write(tx: Transaction) -> None:
-            tx.execute("DELETE FROM cluster_configs")
-            tx.executemany("INSERT INTO cluster_configs (name, value) VALUES (?, ?)", list(configs.items()))
-
-        await self._metadata.transact(write)
+        await self._metadata.transact(lambda tx: write_cluster_configs(tx, configs))
         self.cluster_configs = configs
         self._feed.publish([ClusterConfigChanged(dict(configs))])
 
@@ -339,47 +402,36 @@ class Catalog:
             del self.partitions[state.partition_id]
 
 
-def _read_catalog(
-    tx: Transaction,
-) -> tuple[
-    list[tuple[bytes, str, str, int, int]], dict[bytes, list[tuple[int, bytes, int, int, int, int]]], dict[str, str]
-]:
-    topics = tx.query("SELECT topic_id, name, configs, replication_factor, created_ms FROM topics ORDER BY name")
-    partitions: dict[bytes, list[tuple[int, bytes, int, int, int, int]]] = {}
-    for row in tx.query(
-        "SELECT partition_id, topic_id, partition_index, log_start_offset, next_offset, size_bytes"
-        " FROM partitions WHERE removed_ms IS NULL ORDER BY topic_id, partition_index"
-    ):
-        partitions.setdefault(row[1], []).append(row)
-    configs = tx.query("SELECT name, value FROM cluster_configs ORDER BY name")
-    return topics, partitions, dict(configs)
-
-
-def _write_topics(tx: Transaction, topics: list[TopicState]) -> None:
-    tx.executemany(
-        "INSERT INTO topics (topic_id, name, configs, replication_factor, created_ms) VALUES (?, ?, ?, ?, ?)",
-        [
-            (info.topic_id, info.name, _json(info.configs), info.replication_factor, info.created_ms)
-            for info in (topic.info for topic in topics)
-        ],
-    )
-    _write_partitions(tx, [state for topic in topics for state in topic.partitions])
-
-
-def _write_partitions(tx: Transaction, states: list[PartitionState]) -> None:
-    tx.executemany(
-        "INSERT INTO partitions (partition_id, topic_id, partition_index, log_start_offset, next_offset, size_bytes)"
-        " VALUES (?, ?, ?, 0, 0, 0)",
-        [(state.partition_id, state.topic_id, state.index) for state in states],
-    )
-
-
-def _json(configs: dict[str, str]) -> str:
-    return msgspec.json.encode(configs, order="sorted").decode()
+def _check_growth_assignments(assignments: list[list[int]], added: int, replication_factor: int) -> None:
+    if len(assignments) != added:
+        raise _Refused(
+            ErrorCode.invalid_replica_assignment,
+            f"Attempted to add {added} additional partition(s), but {len(assignments)} assignment(s) were specified.",
+        )
+    for replicas in assignments:
+        if len(replicas) != replication_factor:
+            raise _Refused(
+                ErrorCode.invalid_replica_assignment,
+                f"The manual partition assignment includes a partition with {len(replicas)} replica(s), but this is "
+                f"not consistent with previous partitions, which have {replication_factor} replica(s).",
+            )
 
 
 def _metric_name(name: str) -> str:
     return name.replace(".", "_")
+
+
+def _are_too_many(new_partitions: Iterable[int]) -> bool:
+    """Whether one request asks for too many new partitions.
+
+    Counts that no topic may have are refused elsewhere.
+    """
+    return sum(count for count in new_partitions if 0 < count <= PARTITIONS_PER_TOPIC_MAX) > PARTITIONS_PER_REQUEST_MAX
+
+
+def _too_many_for_one_request(names: Iterable[str]) -> TopicOutcomes:
+    text = f"Excessively large number of partitions per request: at most {PARTITIONS_PER_REQUEST_MAX} can be added."
+    return TopicOutcomes([TopicOutcome(name, ErrorCode.policy_violation, text) for name in names])
 
 
 def _repeated(names: Iterable[object]) -> frozenset[object]:

@@ -1,11 +1,9 @@
-"""Client quotas: checked, stored and published here, and held to by agents."""
-
-import asyncio
+"""Client quotas: checked, stored and published here, and enforced by agents."""
 
 import msgspec
+from kio.schema.errors import ErrorCode
 
-from braidlog.control.error_codes import ErrorCode
-from braidlog.control.feed import Feed
+from braidlog.control.foundation import Foundation
 from braidlog.control.interface import (
     AlterClientQuotas,
     ClientQuota,
@@ -14,29 +12,32 @@ from braidlog.control.interface import (
     QuotaChange,
     QuotaOutcomes,
 )
-from braidlog.control.metadata import MetadataStore, Transaction
+from braidlog.control.metadata.store import Transaction
 
 USER = "user"
 CLIENT_ID = "client-id"
 IP = "ip"
 BYTE_RATES = ("producer_byte_rate", "consumer_byte_rate")
 ENTITIES_MAX = 10_000
-"""Every agent is told all of them with every change."""
+"""The limit on entities: every agent receives all of them with every change."""
 
 Entity = tuple[tuple[str, str | None], ...]
 
 
 class _Refused(Exception):
-    """A wrong change, on its way to becoming an outcome."""
+    """An invalid change. It becomes an outcome with an error code."""
 
 
 class ClientQuotas:
-    """All reads are from memory. Changes take `turn`, are written durably, then become visible and are published."""
+    """Knows all quotas. Reads are from memory.
 
-    def __init__(self, metadata: MetadataStore, turn: asyncio.Lock, feed: Feed) -> None:
-        self._metadata = metadata
-        self._turn = turn
-        self._feed = feed
+    A change takes the state lock, is written durably, and then becomes visible and is published.
+    """
+
+    def __init__(self, foundation: Foundation) -> None:
+        self._metadata = foundation.metadata
+        self._state_lock = foundation.state_lock
+        self._feed = foundation.feed
         self._values: dict[Entity, dict[str, float]] = {}
 
     async def load(self) -> None:
@@ -52,20 +53,22 @@ class ClientQuotas:
         return [ClientQuota(list(entity), dict(values)) for entity, values in self._values.items()]
 
     async def alter(self, request: AlterClientQuotas) -> QuotaOutcomes:
-        async with self._turn:
+        async with self._state_lock:
             outcomes: list[Outcome] = []
             changed: dict[Entity, dict[str, float]] = {}
+            entities = set(self._values)
             for change in request.changes:
                 try:
                     entity = _entity(change)
                     before = changed.get(entity, self._values.get(entity, {}))
                     values = _changed(before, change)
-                    if len(self._values.keys() | changed.keys() | {entity}) > ENTITIES_MAX:
+                    if entity not in entities and len(entities) >= ENTITIES_MAX:
                         raise _Refused(f"There are {ENTITIES_MAX} entities with quotas already.")
                 except _Refused as refused:
-                    outcomes.append(Outcome(int(ErrorCode.INVALID_REQUEST), str(refused)))
+                    outcomes.append(Outcome(int(ErrorCode.invalid_request), str(refused)))
                     continue
                 changed[entity] = values
+                entities.add(entity)
                 outcomes.append(Outcome(0))
             if changed and not request.validate_only:
                 await self._metadata.transact(lambda tx: _write(tx, changed))

@@ -1,4 +1,7 @@
-"""Sets of whole numbers as half-open ranges: in order, apart from each other, immutable. Pure."""
+"""Sets of whole numbers as ordered, disjoint, half-open ranges.
+
+Immutable and pure.
+"""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
@@ -19,10 +22,10 @@ def _end(range_: Range) -> int:
 
 
 def add(ranges: Ranges, start: int, end: int) -> Ranges:
-    """With all of [start, end)."""
+    """Return the ranges with all of [start, end) added."""
     if start >= end:
         return ranges
-    # Those that overlap or touch it become one with it.
+    # Ranges that overlap or touch it are merged with it.
     first = bisect_left(ranges, start, key=_end)
     last = bisect_right(ranges, end, key=_start)
     if first < last:
@@ -31,7 +34,7 @@ def add(ranges: Ranges, start: int, end: int) -> Ranges:
 
 
 def remove(ranges: Ranges, start: int, end: int) -> Ranges:
-    """Without any of [start, end)."""
+    """Return the ranges with all of [start, end) removed."""
     if start >= end:
         return ranges
     first = bisect_right(ranges, start, key=_end)

@@ -1,4 +1,4 @@
-"""What the control plane holds in memory of each topic and partition."""
+"""The state of each topic and partition in memory."""
 
 from dataclasses import dataclass, field
 
@@ -7,9 +7,9 @@ from braidlog.control.interface import IndexedExtent, PartitionBounds, TopicInfo
 
 @dataclass(slots=True, eq=False)
 class PartitionState:
-    """Offsets [log_start_offset, next_offset) are durable.
+    """The state of one partition. Offsets [log_start_offset, next_offset) are durable.
 
-    `planned_*` are what the plan in progress would make of it: equal to the durable values outside of a plan.
+    `planned_*` are the values that the plan in progress would set. Outside of a plan they equal the durable ones.
     """
 
     partition_id: int
@@ -19,11 +19,11 @@ class PartitionState:
     next_offset: int = 0
     size_bytes: int = 0
     recent: list[IndexedExtent] = field(default_factory=list)
-    """The newest extents, which are durable but not in the table of extents yet."""
+    """The newest extents: they are durable, but not in the table of extents yet."""
     open_transactions: dict[int, int] = field(default_factory=dict)
-    """Where the open transaction of each producer begins, in the order of these offsets."""
+    """The first offset of each producer's open transaction, in the order of these offsets."""
     aborted_end_offset: int = 0
-    """Behind the newest marker of an aborted transaction."""
+    """The offset after the newest marker of an aborted transaction."""
     planned_next_offset: int = field(init=False)
     planned_size_bytes: int = field(init=False)
 
@@ -40,7 +40,7 @@ class PartitionState:
 
     @property
     def first_unstable_offset(self) -> int:
-        """Where the oldest open transaction begins; -1: there is none."""
+        """The first offset of the oldest open transaction; -1: there is none."""
         for offset in self.open_transactions.values():
             return max(offset, self.log_start_offset)
         return -1

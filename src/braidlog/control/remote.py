@@ -10,19 +10,22 @@ from braidlog.control.interface import ControlPlane, Message
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
 from braidlog.runtime.errors import BraidError, Remedy
-from braidlog.runtime.rpc import RpcClient
+from braidlog.runtime.rpc.client import RpcClient
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class BadAnswer(BraidError):
-    """The control plane answered with something else than this release expects."""
+    """The answer is not what this release expects."""
 
     remedy = Remedy.CHECK_OUTCOME
 
 
 class _RemoteControl:
-    """One connection. Its calls are those of the table, so that the interface is written down once."""
+    """One connection.
+
+    Its calls come from the table, so that the interface is written down once.
+    """
 
     def __init__(self, address: str, clock: Clock, entropy: Entropy) -> None:
         self._client = RpcClient(address, clock, entropy)
@@ -50,5 +53,8 @@ for _call in CALLS.values():
 
 
 def connect_control(address: str, clock: Clock, entropy: Entropy) -> ControlPlane:
-    """The control plane at `address` (see `runtime.rpc.parse_address`). It connects with the first call."""
+    """Return the control plane at `address`. Its first call connects.
+
+    `runtime.rpc.addresses.parse_address` says what an address is.
+    """
     return cast(ControlPlane, _RemoteControl(address, clock, entropy))

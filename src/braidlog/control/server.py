@@ -1,4 +1,4 @@
-"""The control plane offered to other processes."""
+"""Serves the control plane to other processes."""
 
 from typing import Any
 
@@ -7,13 +7,13 @@ import msgspec
 from braidlog.control.calls import CALLS, Call
 from braidlog.control.interface import ControlPlane
 from braidlog.runtime.errors import BraidError, Remedy
-from braidlog.runtime.rpc import Handler, RpcServer
+from braidlog.runtime.rpc.server import Handler, RpcServer
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class BadRequest(BraidError):
-    """A call whose body is not the request that its method takes."""
+    """The body of a call is not the request that the call takes."""
 
     remedy = Remedy.FIX_INPUT
 
@@ -33,7 +33,10 @@ def _handler(control: ControlPlane, call: Call) -> Handler:
 
 
 async def serve_control(control: ControlPlane, address: str) -> RpcServer:
-    """Serve every call of the interface at `address`. The server's `address` says where it listens."""
+    """Serve every call of the interface at `address`.
+
+    The server's `address` says where it listens.
+    """
     server = RpcServer({call.name: _handler(control, call) for call in CALLS.values()})
     await server.start(address)
     return server

@@ -1,11 +1,12 @@
-"""Writers that are not agents: their leases, and what each has committed, so that nothing is committed twice."""
+"""Writers that are not agents: their leases and their committed batches.
 
-import asyncio
+The batches are noted so that none is committed twice.
+"""
 
 import msgspec
+from kio.schema.errors import ErrorCode
 
-from braidlog.control.epochs import WriteEpochs
-from braidlog.control.error_codes import ErrorCode
+from braidlog.control.foundation import Foundation
 from braidlog.control.interface import (
     CommitObjects,
     CommittedObjects,
@@ -13,16 +14,16 @@ from braidlog.control.interface import (
     ObjectVerdict,
     WriteLease,
 )
-from braidlog.control.metadata import MetadataStore, Transaction
-from braidlog.control.sequencer import RefusedTogether, Sequencer
-from braidlog.runtime.clock import Clock
+from braidlog.control.log.sequencer import RefusedTogether, Sequencer
+from braidlog.control.log.write_epochs import WriteEpochs
+from braidlog.control.metadata.store import Transaction
 from braidlog.runtime.errors import BraidError, ControlUnavailable, InvalidSetting, Remedy
 
 BATCHES_REMEMBERED = 16
-"""Per writer. Whoever repeats a batch repeats its newest one."""
+"""How many batches of a writer to remember. A writer only ever repeats its newest batch."""
 LEASES_MAX = 10_000
 LEASE_LIFE_MS_MAX = 24 * 3600 * 1000
-"""However often it is renewed: what was uploaded and never committed must be swept at some time."""
+"""The longest life of a lease, however often it is renewed: uploads that are never committed must be swept."""
 NAME_LENGTH_MAX = 200
 _EXPIRED_PER_TRANSACTION = 1_000
 
@@ -31,7 +32,10 @@ _decode_verdicts = msgspec.msgpack.Decoder(list[ObjectVerdict]).decode
 
 
 class LeaseEnded(BraidError):
-    """A lease that can no longer be renewed: what was uploaded under it may be gone."""
+    """The lease can no longer be renewed.
+
+    Objects that were uploaded under it may be gone.
+    """
 
     remedy = Remedy.GIVE_UP
 
@@ -39,26 +43,24 @@ class LeaseEnded(BraidError):
 class Writers:
     def __init__(
         self,
-        metadata: MetadataStore,
-        turn: asyncio.Lock,
+        foundation: Foundation,
         sequencer: Sequencer,
         epochs: WriteEpochs,
-        clock: Clock,
         *,
         store_url: str,
         lease_ms: int,
         expiration_ms: int,
     ) -> None:
-        self._metadata = metadata
-        self._turn = turn
+        self._metadata = foundation.metadata
+        self._state_lock = foundation.state_lock
         self._sequencer = sequencer
         self._epochs = epochs
-        self._clock = clock
+        self._clock = foundation.clock
         self._store_url = store_url
         self._lease_ms = lease_ms
         self._expiration_ms = expiration_ms
         self._leases: dict[str, tuple[int, int, int]] = {}
-        """Write epoch, when it was granted, when it expires."""
+        """The write epoch of each lease, and when it was granted and expires, in milliseconds. Keyed by lease id."""
 
     async def load(self) -> None:
         rows = await self._metadata.read(
@@ -66,35 +68,35 @@ class Writers:
         )
         self._leases = {lease_id: (epoch, granted, expires) for lease_id, epoch, granted, expires in rows}
 
-    def lowest_epoch_held(self) -> int | None:
-        """The floor must not rise above it: objects of this epoch are still to be committed."""
+    def lowest_leased_epoch(self) -> int | None:
+        """Return the lowest write epoch of all leases: the floor must not rise above it."""
         now_ms = self._clock.wall_ms()
         return min((epoch for epoch, _, expires_ms in self._leases.values() if expires_ms > now_ms), default=None)
 
     async def lease(self, request: LeaseWriteEpoch) -> WriteLease:
         lease_id = _checked_name("lease", request.lease_id)
-        async with self._turn:
+        async with self._state_lock:
             now_ms = self._clock.wall_ms()
-            held = self._leases.get(lease_id)
-            if held is not None and held[0] < self._epochs.floor:
+            lease = self._leases.get(lease_id)
+            if lease is not None and lease[0] < self._epochs.floor:
                 await self._forget([lease_id])
                 raise LeaseEnded(
-                    f"the lease {lease_id} ran out, and what was uploaded under it may have been swept",
+                    f"the lease {lease_id} has expired, and objects uploaded under it may have been swept",
                     help="Run the job again. Were its processes paused, or cut off from the control plane?",
                 )
-            if held is not None and now_ms - held[1] > LEASE_LIFE_MS_MAX:
+            if lease is not None and now_ms - lease[1] > LEASE_LIFE_MS_MAX:
                 raise LeaseEnded(
                     f"the lease {lease_id} is a day old", help="Write in smaller batches: each has a lease of its own."
                 )
-            if held is None and len(self._leases) >= LEASES_MAX:
+            if lease is None and len(self._leases) >= LEASES_MAX:
                 await self._forget_expired(now_ms)
-            if held is None and len(self._leases) >= LEASES_MAX:
+            if lease is None and len(self._leases) >= LEASES_MAX:
                 raise ControlUnavailable(
-                    f"{len(self._leases)} leases are held", help="Do writers end without committing?"
+                    f"{len(self._leases)} leases are in use", help="Do writers end without committing?"
                 )
-            epoch, granted_ms = (held[0], held[1]) if held is not None else (self._epochs.current, now_ms)
-            # A renewal that would gain little is not written: many processes share a lease.
-            if held is None or held[2] - now_ms < self._lease_ms * 3 // 4:
+            epoch, granted_ms = (lease[0], lease[1]) if lease is not None else (self._epochs.current, now_ms)
+            # Many processes share a lease, so a renewal that would gain little is not written.
+            if lease is None or lease[2] - now_ms < self._lease_ms * 3 // 4:
                 row = (lease_id, epoch, granted_ms, now_ms + self._lease_ms)
                 await self._metadata.transact(lambda tx: _write_lease(tx, row))
                 self._leases[lease_id] = row[1:]
@@ -105,14 +107,14 @@ class Writers:
         batch_id = request.batch_id
         if batch_id < 0:
             raise InvalidSetting(f"batch {batch_id} of {writer_id}", help="Batch numbers start at 0.")
-        async with self._turn:
+        async with self._state_lock:
             known = await self._metadata.read(lambda tx: _read_batch(tx, writer_id, batch_id))
             if isinstance(known, bytes):
                 await self._forget([request.lease_id])
                 return CommittedObjects(0, _decode_verdicts(known), repeated=True)
             if known is not None:
                 message = f"{writer_id} has committed batch {known} already, and comes now with batch {batch_id}"
-                return CommittedObjects(int(ErrorCode.INVALID_REQUEST), [], error_message=message)
+                return CommittedObjects(int(ErrorCode.invalid_request), [], error_message=message)
             now_ms = self._clock.wall_ms()
 
             def also(tx: Transaction, verdicts: list[ObjectVerdict]) -> None:
@@ -127,18 +129,18 @@ class Writers:
             return CommittedObjects(0, verdicts)
 
     async def expire_once(self) -> None:
-        """Forget leases that ran out, and writers that were not heard of for long."""
-        async with self._turn:
+        """Forget leases that have run out, and writers that were silent for long."""
+        async with self._state_lock:
             now_ms = self._clock.wall_ms()
             await self._forget_expired(now_ms)
         before_ms = now_ms - self._expiration_ms
         while True:
-            async with self._turn:
+            async with self._state_lock:
                 if not await self._metadata.transact(lambda tx: _delete_batches(tx, before_ms)):
                     return
 
     async def _forget_expired(self, now_ms: int) -> None:
-        await self._forget([lease_id for lease_id, held in self._leases.items() if held[2] <= now_ms])
+        await self._forget([lease_id for lease_id, lease in self._leases.items() if lease[2] <= now_ms])
 
     async def _forget(self, lease_ids: list[str]) -> None:
         gone = [lease_id for lease_id in lease_ids if lease_id in self._leases]
@@ -162,7 +164,10 @@ def _write_lease(tx: Transaction, row: tuple[str, int, int, int]) -> None:
 
 
 def _read_batch(tx: Transaction, writer_id: str, batch_id: int) -> bytes | int | None:
-    """What the batch was answered; or the newest batch, where that is a later one; or None: it is new."""
+    """Return the stored answer of a batch; None if the batch is new.
+
+    If the batch is too old to have an answer, return the newest batch id.
+    """
     rows = tx.query("SELECT verdicts FROM writer_batches WHERE writer_id = ? AND batch_id = ?", (writer_id, batch_id))
     if rows:
         return bytes(rows[0][0])
@@ -181,7 +186,10 @@ def _write_batch(tx: Transaction, writer_id: str, batch_id: int, now_ms: int, ve
 
 
 def _delete_batches(tx: Transaction, before_ms: int) -> int:
-    """A writer's batches go together, with the newest: as long as that is there, the order can be told."""
+    """Delete the batches of silent writers.
+
+    A writer's go all at once: with the newest, their order is known.
+    """
     rows = tx.query(
         "SELECT writer_id FROM writer_batches GROUP BY writer_id HAVING MAX(committed_ms) < ? LIMIT ?",
         (before_ms, _EXPIRED_PER_TRANSACTION),

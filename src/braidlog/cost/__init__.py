@@ -1,1 +1,1 @@
-"""What requests and bytes cost: price book, and from usage to a bill. Pure."""
+"""The cost of requests and bytes: a price book, and bills for usage. Pure."""

@@ -1,4 +1,4 @@
-"""From what was used to what it costs. Pure."""
+"""The bill for what was used. Pure."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from braidlog.cost.prices import GB, MONTH_S, Price
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Counters since some start."""
+    """What was used since some start."""
 
     put_count: int = 0
     get_count: int = 0
@@ -17,7 +17,7 @@ class Usage:
     download_bytes: int = 0
     cross_zone_bytes: int = 0
     stored_byte_s: float = 0.0
-    """Bytes stored, times the seconds for which they were."""
+    """Bytes stored, times the seconds for which they were stored."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
@@ -39,11 +39,11 @@ class Bill:
     storage_usd: float
     total_usd: float
     month_usd: float
-    """A whole month at the same pace, with what is stored now staying stored."""
+    """The cost of a whole month at the same pace, while everything stored now stays stored."""
 
 
 def bill(usage: Usage, price: Price, *, elapsed_s: float, stored_bytes: int = 0) -> Bill:
-    """What the usage of `elapsed_s` seconds costs, and what a month of it would."""
+    """Return the cost of `elapsed_s` seconds' use, and of a month at that pace."""
     requests_usd = (
         usage.put_count * price.put_usd
         + usage.get_count * price.get_usd

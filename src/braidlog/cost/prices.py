@@ -1,15 +1,15 @@
-"""The price book: what object stores charge, in US dollars (AWS us-east-1). Pure."""
+"""The price book of object stores, in US dollars (AWS us-east-1). Pure."""
 
 from dataclasses import dataclass
 from math import inf
 from urllib.parse import parse_qs, urlsplit
 
 GB = 1 << 30
-"""What AWS bills as a GB."""
+"""The bytes that AWS bills as a GB."""
 MONTH_S = 730 * 3600
 """A month as AWS counts it."""
 AS_OF = "2026-06"
-"""When these were the list prices. They change every few years."""
+"""The date of these list prices. They change every few years."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,10 @@ PRICES = {price.name: price for price in (S3_STANDARD, S3_EXPRESS, FREE)}
 
 
 def price_for(url: str) -> Price:
-    """By the store's URL. What does not run at AWS is free: its owner pays for machines, not for requests."""
+    """Return the price list for a store's URL.
+
+    Outside AWS requests are free: the owner pays for machines instead.
+    """
     parts = urlsplit(url)
     if parts.scheme != "s3":
         return FREE
@@ -80,7 +83,10 @@ def price_for(url: str) -> Price:
 
 
 def puts_per_s_for_budget(usd_month: float, price: Price) -> float:
-    """How many PUTs a second a monthly budget pays for; without end where they are free."""
+    """Return how many PUTs a second a monthly budget pays for.
+
+    It is infinity if they are free.
+    """
     if usd_month < 0:
         raise ValueError(f"a budget of {usd_month} USD")
     return usd_month / MONTH_S / price.put_usd if price.put_usd > 0 else inf

@@ -1,4 +1,6 @@
-"""What a shuffle through the object store does and costs, by arithmetic, and what other shuffles of the same data cost.
+"""A model of shuffles through the object store, beside other shuffles.
+
+It has their requests, latency and cost.
 
 Steady state: records are spread evenly over instances and zones, and every instance fills one batch per destination
 zone. Pure.
@@ -11,12 +13,8 @@ from braidlog.cost.bill import Usage, bill
 from braidlog.cost.prices import MONTH_S, Machine, Price
 
 HOUR_S = 3600
-FILL_MEASURED = 0.975
-"""How full batches of up to 32 MiB are when commits close the last ones early; at 128 MiB it is about 0.9."""
-OVERHEAD_MEASURED = 1.03
-"""Bytes stored for each byte of records that are not compressed: framing, footers, trailers."""
 MACHINE_BYTES_PER_S = 116.7 * (1 << 20)
-"""What one r6in.xlarge shuffles in batches of 16 MiB."""
+"""The throughput of one r6in.xlarge with batches of 16 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +22,16 @@ class ShuffleLoad:
     """A shuffle and its settings."""
 
     bytes_per_s: float
-    """Of all instances together."""
+    """The rate of all instances together."""
     batch_bytes: float
     zones: int = 3
     instances: int = 1
-    """Who fill batches independently: nodes where buffers are shared, tasks where they are not."""
+    """How many fill batches independently: nodes if tasks share buffers, otherwise tasks."""
     record_bytes: float = 1024.0
     interval_s: float = inf
-    """A batch that is not full after so long is closed."""
+    """A batch that is not full after this long is closed."""
     fill: float = 1.0
-    """Mean size of a batch that is not closed by the interval, as a part of `batch_bytes`."""
+    """The mean size of a batch that the interval does not close, as a share of `batch_bytes`."""
     overhead: float = 1.0
     """Bytes stored for each byte of records."""
     put_s: float = 0.0
@@ -52,25 +50,25 @@ class ShuffleLoad:
 
     @property
     def zones_crossed(self) -> float:
-        """Of all bytes, the part whose destination is in another zone."""
+        """The share of all bytes whose destination is in another zone."""
         return (self.zones - 1) / self.zones
 
 
 @dataclass(frozen=True, slots=True)
 class ShuffleRates:
-    """What the model predicts."""
+    """The prediction of the model."""
 
     records_per_s: float
     instance_bytes_per_s: float
     batch_fill_s: float
-    """From the first record of a batch until it is closed."""
+    """The time from the first record of a batch until the batch is closed."""
     batch_bytes_mean: float
     puts_per_s: float
     gets_per_s: float
     latency_s_max: float
-    """Of a record that opens a batch, with PUT and GET taking as long as the load says."""
+    """The latency of a record that opens a batch, with the times of PUT and GET that the load names."""
     stored_bytes: float
-    """What retention keeps."""
+    """The bytes that retention keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,7 @@ class HourlyBill:
     requests_usd: float
     storage_usd: float
     transfer_usd: float
-    """What the store charges by the byte, and traffic between zones."""
+    """The store's charges by the byte, and traffic between zones."""
     machines_usd: float
     total_usd: float
 
@@ -106,7 +104,10 @@ def predict(load: ShuffleLoad) -> ShuffleRates:
 def shuffle_bill(
     load: ShuffleLoad, price: Price, *, machine: Machine | None = None, machine_bytes_per_s: float = MACHINE_BYTES_PER_S
 ) -> HourlyBill:
-    """An hour of it. With a `machine`, also the share of machines that shuffle so much."""
+    """Return the bill for an hour of the shuffle.
+
+    With a `machine`, it includes the machines that this load needs.
+    """
     rates = predict(load)
     month = bill(
         Usage(
@@ -124,17 +125,22 @@ def shuffle_bill(
 
 
 def kafka_bill(load: ShuffleLoad, price: Price, *, replicas: int = 3) -> HourlyBill:
-    """An hour of the same shuffle through a repartition topic of Kafka: traffic between zones alone, without brokers
-    and disks. Consumers read in their own zone."""
+    """Return the bill for an hour of the shuffle through a Kafka repartition topic.
+
+    It counts traffic between zones alone, without brokers and disks. Consumers read in their own zone.
+    """
     if replicas < 1:
         raise ValueError(f"{replicas} replicas")
-    # Of the leader's followers, those that have no zone of their own share the leader's.
+    # Followers without a zone of their own share the leader's.
     in_leaders_zone = -(-replicas // load.zones)
     return _crossing(load, price, load.zones_crossed + replicas - in_leaders_zone)
 
 
 def native_spark_bill(load: ShuffleLoad, price: Price) -> HourlyBill:
-    """An hour of the same shuffle through Spark's own: traffic between zones alone. Nothing is replicated."""
+    """Return the bill for an hour of the same shuffle through Spark's own.
+
+    It has traffic between zones, and is not replicated.
+    """
     return _crossing(load, price, load.zones_crossed)
 
 
@@ -145,7 +151,7 @@ def _crossing(load: ShuffleLoad, price: Price, crossings: float) -> HourlyBill:
 
 
 def _hourly(requests_usd: float, storage_usd: float, transfer_usd: float, machines_usd: float) -> HourlyBill:
-    """From a month of the store's figures, and an hour of machines."""
+    """Make an hourly bill of the store's monthly costs and of an hour of machines."""
     hours = MONTH_S / HOUR_S
     parts = (requests_usd / hours, storage_usd / hours, transfer_usd / hours, machines_usd)
     return HourlyBill(*parts, total_usd=sum(parts))

@@ -1,6 +1,8 @@
-"""Who caused the bill: an object holds records of many topics, and each PUT's price is shared out over them by bytes.
+"""The bill by topic.
 
-Pure: time comes in. The number of topics is bounded; those beyond it are counted together.
+An object holds records of many topics, which share the price of its PUT by their bytes.
+
+Pure: callers pass the time. The number of topics is bounded; those beyond it are counted together.
 """
 
 from collections.abc import Mapping
@@ -18,9 +20,9 @@ OTHER_TOPICS = "(other topics)"
 class TopicBill:
     upload_bytes: int
     usd: float
-    """So far."""
+    """The cost so far."""
     usd_month: float
-    """A month at the pace of late."""
+    """The cost of a month at the recent pace."""
 
 
 @dataclass(slots=True)
@@ -28,13 +30,13 @@ class _Account:
     upload_bytes: int = 0
     usd: float = 0.0
     recent_usd: float = 0.0
-    """What was spent, fading with age: see `TopicMeter.bills`."""
+    """The money spent, fading with age: see `TopicMeter.bills`."""
     recent_s: float = 0.0
-    """When it last had faded."""
+    """When `recent_usd` was last brought up to date."""
 
 
 def share_out(usd: float, bytes_by_topic: Mapping[str, int]) -> dict[str, float]:
-    """A price, by how many bytes each had of it. Evenly, if nobody had any."""
+    """Share out a price over topics by their bytes; evenly, if there are no bytes."""
     total_bytes = sum(bytes_by_topic.values())
     if total_bytes == 0:
         return {topic: usd / len(bytes_by_topic) for topic in bytes_by_topic}
@@ -43,16 +45,19 @@ def share_out(usd: float, bytes_by_topic: Mapping[str, int]) -> dict[str, float]
 
 class TopicMeter:
     def __init__(self, price: Price, *, started_s: float, topics_max: int = 1000, memory_s: float = 600.0) -> None:
-        """`memory_s`: how far back the pace is taken that a month is projected from."""
-        self._price = price
+        """`memory_s` is how far back the pace reaches that a month is projected from."""
+        self.price = price
         self._started_s = started_s
         self._topics_max = topics_max
         self._memory_s = memory_s
         self._accounts: dict[str, _Account] = {}
 
     def add_put(self, bytes_by_topic: Mapping[str, int], *, object_bytes: int, now_s: float) -> None:
-        """One PUT of an object of `object_bytes`, of which the topics' records are the larger part."""
-        put_usd = bill(Usage(put_count=1, upload_bytes=object_bytes), self._price, elapsed_s=0.0).total_usd
+        """Count one PUT of an object of `object_bytes`.
+
+        The topics' records are the larger part of it.
+        """
+        put_usd = bill(Usage(put_count=1, upload_bytes=object_bytes), self.price, elapsed_s=0.0).total_usd
         for topic, usd in share_out(put_usd, bytes_by_topic).items():
             account = self._account(topic)
             account.upload_bytes += bytes_by_topic[topic]
@@ -72,8 +77,8 @@ class TopicMeter:
         return exp(-max(0.0, age_s) / self._memory_s)
 
     def bills(self, now_s: float) -> dict[str, TopicBill]:
-        """By topic, in the order in which they were first seen."""
-        # What fades by 1/e in `memory_s` and has been fed evenly since the start has reached this many seconds' worth.
+        """Return the bill of each topic, in the order in which the topics were first seen."""
+        # A sum that fades by 1/e in `memory_s`, and grew evenly since the start, stands for this many seconds.
         seconds = self._memory_s * (1.0 - self._kept(now_s - self._started_s))
         return {
             topic: TopicBill(

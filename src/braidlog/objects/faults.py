@@ -1,21 +1,12 @@
-"""A store that fails on purpose, by a seeded plan that can change while it runs."""
+"""Injected faults of stores: a seeded plan of requests that fail.
 
-import asyncio
-from collections.abc import Awaitable, Callable
+It can change while it runs.
+"""
+
 from dataclasses import dataclass
 from enum import Enum
 
-from braidlog.objects.store import (
-    Bytes,
-    SlowDown,
-    Store,
-    StoreError,
-    StoreTimeout,
-    StoreUnavailable,
-    TornRead,
-)
-from braidlog.objects.wrapper import Operation, Request, StoreWrapper, T
-from braidlog.runtime.clock import Clock
+from braidlog.objects.wrapper import Operation
 from braidlog.runtime.entropy import Entropy
 from braidlog.runtime.errors import InvalidSetting
 
@@ -25,17 +16,20 @@ class Fault(Enum):
     """The store refuses; nothing happens."""
     SLOW_DOWN = "slow down"
     TIMEOUT_BEFORE = "timeout before"
-    """No answer, and nothing happened."""
+    """No answer, and the request had no effect."""
     TIMEOUT_AFTER = "timeout after"
-    """No answer, but it happened."""
+    """No answer, but the request took effect."""
     TORN_READ = "torn read"
     LATE_PUT = "late put"
-    """No answer, and it happens later, when the caller has given up."""
+    """No answer, and the write takes effect later, when the caller has given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultRates:
-    """How often each fault strikes, from 0 to 1; together at most 1. What cannot happen to an operation does not."""
+    """The share of requests that each fault hits, from 0 to 1; together at most 1.
+
+    Faults that do not apply to an operation are left out.
+    """
 
     error: float = 0.0
     slow_down: float = 0.0
@@ -64,12 +58,18 @@ CALM = FaultRates()
 
 
 class FaultPlan:
-    """Which requests fail, and how. The same entropy and the same requests give the same faults."""
+    """Decides which requests fail, and how.
+
+    The same entropy and requests give the same faults.
+    """
 
     def __init__(
         self, entropy: Entropy, rates: FaultRates = CALM, *, hang_s: float = 0.0, late_s_max: float = 5.0
     ) -> None:
-        """`hang_s` passes before a timeout is reported; a late put lands within `late_s_max` after that."""
+        """`hang_s` passes before a timeout is reported.
+
+        A late put lands within `late_s_max` after that.
+        """
         self._entropy = entropy
         self._rates = dict.fromkeys(Operation, rates)
         self._forced: list[tuple[Operation, Fault]] = []
@@ -78,7 +78,7 @@ class FaultPlan:
         self.injected = dict.fromkeys(Fault, 0)
 
     def set_rates(self, rates: FaultRates, *operations: Operation) -> None:
-        """From now on, for these operations or for all."""
+        """Set the rates from now on, for these operations or for all."""
         for operation in operations or Operation:
             self._rates[operation] = rates
 
@@ -87,11 +87,17 @@ class FaultPlan:
         self._forced.clear()
 
     def force(self, operation: Operation, fault: Fault) -> None:
-        """Let the next request of this kind fail so. Several stand in line."""
+        """Let the next request of this kind fail in this way.
+
+        Several forced faults queue up.
+        """
         self._forced.append((operation, fault))
 
     def draw(self, operation: Operation) -> Fault | None:
-        """The fault of the next request. One number is drawn for each, whatever the rates are."""
+        """Draw the fault of the next request.
+
+        Every call draws one number, whatever the rates are.
+        """
         draw = self._entropy.uniform(0.0, 1.0)
         chosen = self._take_forced(operation)
         if chosen is None:
@@ -117,75 +123,3 @@ class FaultPlan:
                 del self._forced[index]
                 return fault
         return None
-
-
-class FaultyStore(StoreWrapper):
-    def __init__(self, inner: Store, plan: FaultPlan, *, clock: Clock) -> None:
-        super().__init__(inner)
-        self.plan = plan
-        self._clock = clock
-        self._late: dict[int, asyncio.Task[None]] = {}
-        self._late_count = 0
-
-    async def put(self, key: str, data: Bytes, *, overwrite: bool = False) -> str | None:
-        request = Request(Operation.PUT, key)
-        return await self._write(request, data, lambda given: self.inner.put(key, given, overwrite=overwrite))
-
-    async def update(self, key: str, data: Bytes, *, etag: str) -> str | None:
-        request = Request(Operation.UPDATE, key)
-        return await self._write(request, data, lambda given: self.inner.update(key, given, etag=etag))
-
-    async def wait_late(self) -> None:
-        """Until all late writes have landed."""
-        await asyncio.gather(*self._late.values())
-
-    async def close(self) -> None:
-        """Late writes that have not landed never will."""
-        late = list(self._late.values())
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
-        await self.inner.close()
-
-    async def _write(
-        self, request: Request, data: Bytes, write: Callable[[Bytes], Awaitable[str | None]]
-    ) -> str | None:
-        fault = self.plan.draw(request.operation)
-        if fault is not Fault.LATE_PUT:
-            return await self._with_fault(fault, request, lambda: write(data))
-        number = self._late_count
-        self._late_count += 1
-        kept = bytes(data)  # the caller may use its buffer again once it was told of the failure
-        task = asyncio.get_running_loop().create_task(self._land(lambda: write(kept), self.plan.late_s()))
-        self._late[number] = task
-        task.add_done_callback(lambda _: self._late.pop(number, None))
-        await self._clock.sleep(self.plan.hang_s)
-        raise StoreTimeout(f"{request.operation.value} {request.key}: no answer (injected; it lands later)")
-
-    async def _land(self, write: Callable[[], Awaitable[str | None]], late_s: float) -> None:
-        await self._clock.sleep(self.plan.hang_s + late_s)
-        try:
-            await write()
-        except StoreError:
-            pass  # whoever wanted to know has long given up
-
-    async def _around(self, request: Request, call: Callable[[], Awaitable[T]]) -> T:
-        return await self._with_fault(self.plan.draw(request.operation), request, call)
-
-    async def _with_fault(self, fault: Fault | None, request: Request, call: Callable[[], Awaitable[T]]) -> T:
-        what = f"{request.operation.value} {request.key}"
-        match fault:
-            case Fault.ERROR:
-                raise StoreUnavailable(f"{what}: refused (injected)")
-            case Fault.SLOW_DOWN:
-                raise SlowDown(f"{what}: slow down (injected)")
-            case Fault.TIMEOUT_BEFORE | Fault.TIMEOUT_AFTER:
-                if fault is Fault.TIMEOUT_AFTER:
-                    await call()
-                await self._clock.sleep(self.plan.hang_s)
-                raise StoreTimeout(f"{what}: no answer (injected)")
-            case Fault.TORN_READ:
-                await call()
-                raise TornRead(f"{what}: too few bytes (injected)")
-            case _:
-                return await call()

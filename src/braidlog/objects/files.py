@@ -1,4 +1,4 @@
-"""Reading files that are objects: whole ranges, and what went wrong in the words of a store."""
+"""Reads ranges of files as objects, and turns errors into those of a store."""
 
 import errno
 import fcntl
@@ -12,10 +12,10 @@ from braidlog.objects.keys import InvalidKey
 from braidlog.objects.store import Bytes, NotFound, StoreDenied, StoreError, StoreFull, StoreUnavailable, TornRead
 
 AlignedMemory: TypeAlias = Callable[[int], memoryview]
-"""Gives writable memory of a size, which begins at a page."""
+"""Returns writable memory of a size that begins at a page."""
 
 DIRECT_BYTES_MIN = 256 * 1024
-"""What is smaller goes through the page cache, which fetches what lies behind it along with it."""
+"""Smaller reads go through the page cache, which reads ahead."""
 BLOCK_BYTES = 4096
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -66,7 +66,7 @@ def translated(error: OSError, key: str, root: str) -> Exception:
 
 
 class LocalRange:
-    """Bytes [start, end) of an object, which are read in the thread of whoever takes them."""
+    """The bytes [start, end) of an object, read in the thread that takes them."""
 
     __slots__ = ("_end", "_fd", "_key", "_memory", "_root", "_start")
 
@@ -100,11 +100,11 @@ class LocalRange:
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise
-        self._memory = None  # this file system cannot
+        self._memory = None  # this file system does not support it
         return os.open(path, flags)
 
     def take(self) -> Bytes:
-        """Once."""
+        """Read and return the bytes. May be called once."""
         try:
             if self._memory is not None:
                 try:
@@ -112,7 +112,7 @@ class LocalRange:
                 except OSError as error:
                     if error.errno != errno.EINVAL:
                         raise
-                    # A file system that says so only now.
+                    # Some file systems refuse direct reads only here.
                     fcntl.fcntl(self._fd, fcntl.F_SETFL, fcntl.fcntl(self._fd, fcntl.F_GETFL) & ~os.O_DIRECT)
             return read_range(self._fd, self._key, self._start, self._end)
         except OSError as error:
@@ -121,8 +121,10 @@ class LocalRange:
             self.close()
 
     def _read_direct(self, memory: AlignedMemory) -> memoryview:
-        """Past the page cache, in whole blocks. What is read once needs no copy there: making room for it costs more
-        CPU than reading it."""
+        """Read past the page cache, in whole blocks.
+
+        Bytes that are read once need no copy there: making room for it costs more CPU than reading.
+        """
         first = self._start - self._start % BLOCK_BYTES
         wanted = self._end - first
         blocks = memory(-(-wanted // BLOCK_BYTES) * BLOCK_BYTES)

@@ -36,7 +36,7 @@ FORMAT_VERSION = 1
 TRAILER = struct.Struct(">16sIIHH8s")
 TRAILER_BYTES = TRAILER.size
 TAIL_READ_BYTES = 64 * 1024
-"""How much of an object's end is read at first: enough for the footer of nearly every object."""
+"""The bytes of an object's end to read first: enough for the footer of nearly every object."""
 
 _KAFKA_BATCH_BYTES_MIN = 61
 
@@ -45,7 +45,7 @@ _decoder = msgspec.msgpack.Decoder(Footer)
 
 
 class CorruptObject(BraidError):
-    """An object's bytes are not what a writer of Braidlog leaves."""
+    """The object's bytes are not what Braidlog writes."""
 
     remedy = Remedy.GIVE_UP
 
@@ -55,11 +55,11 @@ class TruncatedObject(CorruptObject):
 
 
 class BadMagic(CorruptObject):
-    """It does not end as an object of Braidlog does."""
+    """The object does not end as an object of Braidlog does."""
 
 
 class UnknownVersion(CorruptObject):
-    """It was written in a format that this release does not know."""
+    """The object was written in a format that this release does not know."""
 
 
 class ChecksumMismatch(CorruptObject):
@@ -79,7 +79,7 @@ class Trailer:
 
 
 def encode_footer(footer: Footer) -> bytes:
-    """The footer alone: what the sequencer gets."""
+    """Encode the footer alone, as the sequencer gets it."""
     return _encoder.encode(footer)
 
 
@@ -88,13 +88,13 @@ def encode_trailer(footer_bytes: Bytes, nonce: bytes) -> bytes:
 
 
 def encode_tail(footer: Footer) -> bytes:
-    """Footer and trailer, to be appended to the extents."""
+    """Encode footer and trailer, to be appended to the extents."""
     footer_bytes = _encoder.encode(footer)
     return footer_bytes + encode_trailer(footer_bytes, footer.nonce)
 
 
 def decode_trailer(data: Bytes) -> Trailer:
-    """From bytes that end in the trailer."""
+    """Decode the trailer at the end of `data`."""
     if len(data) < TRAILER_BYTES:
         raise TruncatedObject(f"{len(data)} bytes are too few for an object")
     nonce, length, checksum, version, reserved, magic = TRAILER.unpack_from(data, len(data) - TRAILER_BYTES)
@@ -108,7 +108,7 @@ def decode_trailer(data: Bytes) -> Trailer:
 
 
 def decode_footer_bytes(data: Bytes) -> Footer:
-    """Decode and check a footer that comes without its object."""
+    """Decode and check a footer that was sent without its object."""
     if len(data) > FOOTER_BYTES_MAX:
         raise InvalidFooter(f"a footer of {len(data)} bytes is over the limit of {FOOTER_BYTES_MAX}")
     try:
@@ -120,7 +120,10 @@ def decode_footer_bytes(data: Bytes) -> Footer:
 
 
 def decode_object_tail(tail: Bytes, object_size: int) -> Footer:
-    """From the last bytes of an object, which must hold the whole footer: see `footer_tail_bytes`."""
+    """Decode the footer from the last bytes of an object.
+
+    They must hold all of it: see `footer_tail_bytes`.
+    """
     length = footer_tail_bytes(tail, object_size)
     if length > len(tail):
         raise TruncatedObject(f"the footer begins {length - len(tail)} bytes before the bytes given")
@@ -139,7 +142,7 @@ def decode_object_tail(tail: Bytes, object_size: int) -> Footer:
 
 
 def footer_tail_bytes(tail: Bytes, object_size: int) -> int:
-    """How many bytes at the object's end footer and trailer take, by what its last bytes say."""
+    """Return the size of footer and trailer, as the last bytes of the object say."""
     trailer = decode_trailer(tail)
     length = trailer.footer_length + TRAILER_BYTES
     if length > object_size:
@@ -148,7 +151,7 @@ def footer_tail_bytes(tail: Bytes, object_size: int) -> int:
 
 
 def extents_length(footer: Footer) -> int:
-    """How many bytes the extents take."""
+    """Return the size of all extents."""
     if not footer.extents:
         return 0
     last = footer.extents[-1]
@@ -159,17 +162,20 @@ def extents_length(footer: Footer) -> int:
 class StoredFooter:
     footer: Footer
     footer_bytes: bytes
-    """As they stand in the object."""
+    """The footer's bytes as they stand in the object."""
     object_size: int
 
 
 async def read_footer(store: Store, key: str) -> Footer:
-    """One GET of the object's end, and a second one only where the footer is larger than that."""
+    """Read an object's footer.
+
+    It takes one GET of the object's end, and a second one only for a large footer.
+    """
     return (await read_stored_footer(store, key)).footer
 
 
 async def read_stored_footer(store: Store, key: str) -> StoredFooter:
-    """As `read_footer`, with what the sequencer wants to know besides."""
+    """Like `read_footer`, with what else the sequencer needs."""
     tail = await store.get_tail(key, TAIL_READ_BYTES)
     length = footer_tail_bytes(tail.data, tail.size)
     if length > len(tail.data):
@@ -179,7 +185,7 @@ async def read_stored_footer(store: Store, key: str) -> StoredFooter:
 
 
 def describe(footer: Footer, size: int) -> dict[str, Any]:
-    """What an object holds, in plain JSON types."""
+    """Describe an object's content in plain JSON types."""
     return {
         "format_version": FORMAT_VERSION,
         "nonce": footer.nonce.hex(),
@@ -222,7 +228,10 @@ def _describe_extent(extent: ExtentEntry) -> dict[str, Any]:
 
 
 def _check_footer(footer: Footer) -> None:
-    """What the ranges of single fields do not say. It sees every batch that the cluster writes, so it is tight."""
+    """Check what the ranges of single fields do not cover.
+
+    This is a hot loop: it sees every batch of the cluster.
+    """
     batch_count = 0
     position = 0
     previous_topic_id = b""

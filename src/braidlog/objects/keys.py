@@ -15,17 +15,20 @@
     for itself, the incarnation that of one attempt at one task.
 
 `shuffle/<job>/heartbeat`
-    Says until when the application was there, and which of its batches it may still read.
+    When the application was last alive, and which of its batches it may still read.
 
 `discovery/<incarnation>`
-    Where clients reach an agent, written again and again while it lives. Whom agents name while the control plane is
-    away.
+    An agent's address for clients, written again and again while it lives. Agents use it to name one another while the
+    control plane is away.
 
 `snapshot/agents/current`
     What agents need to know of the cluster to start while the control plane is away.
 
 `producer-ids/<block>`
-    Whoever created it may give out the block's ids to producers. Never deleted. The number has ten digits.
+    The process that created it may give out the block's producer ids. Never deleted. The number has ten digits.
+
+`metadata/delta/<n>`, `metadata/snapshot/<n>`
+    The control plane's metadata, where it is kept in the bucket: see `control.metadata.deltas`.
 
 `cluster.json`
     The cluster that the store belongs to. Never changed, and never deleted.
@@ -44,8 +47,8 @@ PREFIX_COUNT = 16
 SLOTS_PER_SEQUENCE_MAX = 1_000
 """No slot of a sequence is at or above this."""
 SLOTS_IN_FLIGHT_MAX = 8
-"""A writer puts no file this far or further above the lowest slot that it has not completed, so that whoever fences as
-many slots from the first empty one on has sealed the sequence."""
+"""A writer puts no file this far or further above its lowest incomplete slot. So fencing as many slots, from the first
+empty one on, seals the sequence."""
 
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
 """Control characters, and the backslash, which some servers take for a slash."""
@@ -90,7 +93,10 @@ class ShuffleKey:
 
 
 def check_key(key: str) -> str:
-    """The key itself, if every backend can hold it: relative, no empty, `.` or `..` segment, no control characters."""
+    """Return the key if every backend can hold it.
+
+    It is relative, and has no empty, `.` or `..` segment and no control characters.
+    """
     if not key or "//" in key or key[0] == "/" or key[-1] == "/":
         raise InvalidKey(f"key {key!r} has an empty segment", help="Segments are separated by single slashes: a/b/c.")
     if "." in key and any(segment in (".", "..") for segment in key.split("/")):
@@ -114,7 +120,7 @@ def data_key(write_epoch: int, incarnation: str, number: int) -> str:
 
 
 def data_prefixes() -> tuple[str, ...]:
-    """All prefixes under which data objects lie, in order."""
+    """Return all prefixes of data objects, in order."""
     return tuple(f"data/{digit:x}/" for digit in range(PREFIX_COUNT))
 
 
@@ -134,13 +140,13 @@ def journal_key(incarnation: str, sequence: int, slot: int) -> str:
 
 
 def incarnation_prefix(incarnation: str) -> str:
-    """The folder of all sequences of a writer."""
+    """Return the folder of all sequences of a writer."""
     _check_incarnation(incarnation)
     return f"{JOURNAL_PREFIX}{incarnation}/"
 
 
 def sequence_prefix(incarnation: str, sequence: int) -> str:
-    """The folder of a sequence's files."""
+    """Return the folder of a sequence's files."""
     _check_number("sequence", sequence)
     return f"{incarnation_prefix(incarnation)}{sequence:010d}/"
 

@@ -1,4 +1,7 @@
-"""How long a cloud's object store takes, as a seeded model: for trials, benchmarks and the simulator."""
+"""A seeded model of a cloud store's latency.
+
+It is for trials, benchmarks and the simulator.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,7 +16,7 @@ from braidlog.runtime.errors import InvalidSetting
 _NORMAL_P95 = 1.6449
 _NORMAL_P99 = 2.3263
 _NORMAL_MAX = 3.5
-"""Beyond it, about once in 4,000 requests, draws are cut off, so that no model hangs."""
+"""Draws beyond it, about one in 4,000, are cut off, so that no request hangs."""
 _MEGABYTE = 1_000_000
 
 
@@ -39,7 +42,9 @@ def latency_profile(name: str) -> LatencyProfile:
 
 
 def latency_factor(normal: float) -> float:
-    """From a standard normal draw to a multiple of the median: twice at the 95th percentile, four times at the 99th.
+    """Turn a standard normal draw into a multiple of the median.
+
+    It is 2 at the 95th percentile, and 4 at the 99th.
 
     No single log-normal has both, so the exponent has a steeper piece from the 95th percentile on.
     """
@@ -50,7 +55,10 @@ def latency_factor(normal: float) -> float:
 
 
 class SlowStore(StoreWrapper):
-    """Waits before a write and after a read: an object is there only when its upload is over."""
+    """Delays requests: before a write, and after a read.
+
+    So an object exists only after its upload.
+    """
 
     def __init__(self, inner: Store, profile: LatencyProfile, *, clock: Clock, entropy: Entropy) -> None:
         super().__init__(inner)

@@ -1,4 +1,6 @@
-"""What an object's footer says. Persisted: the order of the fields is the format, so keep it stable.
+"""The content of an object's footer.
+
+Persisted: the order of the fields is the format, so keep it stable.
 
 The structs are msgpack arrays. The byte layout around them is documented in `braidlog.objects.format`. The ranges are
 checked when bytes are decoded, by msgspec, because that takes a tenth of the time it would take here.
@@ -22,11 +24,11 @@ ARROW_STREAM = 1
 """Payload of an extent: one Arrow IPC stream."""
 
 ADDS_PARTITION_BIT = 0x4000
-"""In a batch's attributes here, and never in the batch itself: a transactional batch whose partition need not have been
-added to its transaction before."""
+"""Set in a batch's attributes here, never in the batch itself: the partition of this transactional batch need not have
+been added to its transaction before."""
 
 SEQUENCE_END = 1 << 31
-"""Idempotent producers number their records from 0 to here, and then from 0 again."""
+"""Idempotent producers number their records from 0 up to this, exclusive, and then from 0 again."""
 
 NONCE_BYTES = 16
 TOPIC_ID_BYTES = 16
@@ -38,7 +40,7 @@ _Milliseconds: TypeAlias = Annotated[int, Meta(le=2**63 - 1)]  # msgpack has not
 
 
 class BatchEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """One record batch inside an extent: what the sequencer must know of it, with nothing else at hand."""
+    """One record batch inside an extent, with all that the sequencer must know of it."""
 
     length: _Length
     offset_count: Annotated[int, Meta(ge=1, le=RECORDS_PER_BATCH_MAX)]
@@ -52,7 +54,10 @@ class BatchEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class ExtentEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A run of records for one partition: bytes [position, position + length) of the object."""
+    """The records of one partition in an object.
+
+    They are bytes [position, position + length) of the object.
+    """
 
     topic_id: _TopicId
     partition: Annotated[int, Meta(ge=0, lt=PARTITIONS_PER_TOPIC_MAX)]
@@ -72,7 +77,7 @@ class Footer(msgspec.Struct, array_like=True, frozen=True):
     """16 random bytes: the object's identity. Also in the trailer, so that a writer can recognise its own object."""
     write_epoch: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     incarnation: Annotated[str, Meta(min_length=1, max_length=255)]
-    """Random name of the process that wrote it."""
+    """The random name of the process that wrote the object."""
     created_ms: _Milliseconds
     zone: Annotated[str, Meta(max_length=255)]
     extents: Annotated[list[ExtentEntry], Meta(max_length=EXTENTS_PER_OBJECT_MAX)]

@@ -1,8 +1,10 @@
-"""Objects as files, for one machine: durable before they are acknowledged, whole or not there at all.
+"""Objects as files, for one machine: durable, and complete or absent.
+
+They are durable before they are acknowledged.
 
 A put writes a temporary file in `<root>/.braidlog/`, syncs it, links it to its name (which fails where the name is
-taken) and syncs the folder. Power loss at any moment leaves nothing or the whole object, and at worst a temporary file
-that nobody lists, and that whoever writes a day later removes. The modification time comes from the injected clock,
+taken) and syncs the folder. After a power loss there is nothing or the whole object, and at worst a temporary file
+that is never listed, and that a writer removes a day later. The modification time comes from the injected clock,
 with random digits below the millisecond: with inode and size it is the etag, so that no two versions of a file share
 one even where the file system's own clock stands still. Replacing and deleting hold a lock file, so that of several
 processes only one wins.
@@ -52,7 +54,7 @@ T = TypeVar("T")
 OWN_FOLDER = ".braidlog"
 """Temporary files and the lock lie here. No key may begin with it."""
 LEFTOVER_AGE_MS = 24 * 3600 * 1000
-"""Temporary files that are older, and that nobody holds, are left of a crash."""
+"""Older temporary files that nobody holds are leftovers of a crash."""
 THREADS_MAX = 8
 _TEMPORARY_NAME = re.compile(r"[0-9a-f]{16}-[0-9]+")
 _DIRECT_CHUNK_BYTES = 1024 * 1024
@@ -126,9 +128,13 @@ class LocalStore:
     def open_range(
         self, key: str, start: int, end: int, *, soon: bool = False, memory: AlignedMemory | None = None
     ) -> LocalRange:
-        """For a caller that may wait for the disk in its own thread, which costs a tenth of the way through an event
-        loop. Errors are those of `get_range`. `soon`: the disk is asked for it at once, and not when it is taken.
-        `memory`: large ranges are read into it past the page cache, unless they are wanted soon."""
+        """Open a range for a caller whose thread can wait for the disk.
+
+        It has a tenth of the cost of an event loop.
+
+        Errors are those of `get_range`. With `soon`, the disk starts reading at once, not when the range is taken.
+        Large ranges are read into `memory` past the page cache, unless they are wanted soon.
+        """
         return LocalRange(self._path(key), key, self._root, start, end, soon=soon, memory=memory)
 
     async def get_tail(self, key: str, length: int) -> Tail:
@@ -161,7 +167,7 @@ class LocalStore:
                 try:
                     page.append(_meta(key, os.stat(os.path.join(self._root, key))))
                 except FileNotFoundError:
-                    continue  # deleted since its folder was read
+                    continue  # it was deleted after its folder was read
             return ListPage(objects=tuple(page), next_after=None)
 
         return await self._run(prefix, list_page)
@@ -172,7 +178,7 @@ class LocalStore:
             await self._run(keys[0], lambda: self._delete(paths))
 
     async def close(self) -> None:
-        """Waits for what is under way."""
+        """Wait for requests that are under way."""
         await asyncio.get_running_loop().run_in_executor(None, self._executor.shutdown)
 
     async def _run(self, key: str, call: Callable[[], T]) -> T:
@@ -188,13 +194,13 @@ class LocalStore:
         return os.path.join(self._root, key)
 
     def _prepare(self, key: str, data: Bytes) -> _Write:
-        """Clock and entropy are asked on the event loop: threads have no order that could be repeated."""
+        """Draw from clock and entropy here: the order of threads is not repeatable."""
         path = self._path(key)
         self._temporary_count += 1
         temporary = f"{self._temporary_name}-{self._temporary_count}"
         now_ms = self._clock.wall_ms()
         if now_ms >= self._leftovers_due_ms:
-            # With the first write and then now and then: opening a store stays quick, and readers remove nothing.
+            # At the first write and then now and then: so opening a store stays quick, and readers remove nothing.
             self._leftovers_due_ms = now_ms + LEFTOVER_AGE_MS
             self._executor.submit(self._remove_leftovers, (now_ms - LEFTOVER_AGE_MS) * 1_000_000)
         modified_ns = now_ms * 1_000_000 + self._entropy.below(1_000_000)
@@ -221,7 +227,7 @@ class LocalStore:
         except FileExistsError:
             if os.path.isdir(write.path):
                 raise _folder_error(write.key) from None
-            # Whoever learns that an object exists may rely on it, so it must be durable from here on.
+            # The caller may rely on an object that exists, so it must be durable from here on.
             _sync_folder(folder)
             raise AlreadyExists(f"{write.key} exists already") from None
         _sync_name(write.key, folder)
@@ -240,7 +246,7 @@ class LocalStore:
             if current is None:
                 self._make_folders(write.key, folder, cached=False)
             os.rename(write.temporary, write.path)
-            # Within the lock, so that whoever sees the new version next may rely on it.
+            # Within the lock, so that the next reader of the new version may rely on it.
             _sync_name(write.key, folder)
         return _etag(status)
 
@@ -259,7 +265,7 @@ class LocalStore:
                 self._sync_or_remove(folder)
 
     def _sync_or_remove(self, folder: str) -> None:
-        """Make deletions durable. Write epochs come and go, and their empty folders should not stay."""
+        """Make deletions durable, and remove the folder if it is empty."""
         while True:
             if folder != self._root:
                 self._forget(folder)
@@ -277,9 +283,11 @@ class LocalStore:
 
     @contextmanager
     def _temporary(self, write: _Write) -> Iterator[os.stat_result]:
-        """The data in a file without a name of its own yet, synced, which is gone where the caller fails to name it.
+        """Write the data to a synced temporary file.
 
-        It is locked until then: however long this process is paused, and however clocks jump, it is no leftover.
+        The file is removed if the caller does not link it to a name.
+
+        It is locked until then, so it is no leftover however long this process is paused or clocks jump.
         """
         data = memoryview(write.data)
         fd = self._open_own(write.temporary, os.O_WRONLY | os.O_EXCL)
@@ -287,9 +295,9 @@ class LocalStore:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                pass  # a file system without locks, where no leftovers are removed
+                pass  # this file system has no locks, so leftovers are not removed
             written = self._write_direct(fd, data) if len(data) >= DIRECT_BYTES_MIN else 0
-            while written < len(data):  # one write takes 2 GiB at most, and less where the disk is nearly full
+            while written < len(data):  # one write takes at most 2 GiB, and less if the disk is nearly full
                 written += os.write(fd, data[written:])
             os.utime(fd, ns=(write.modified_ns, write.modified_ns))
             _sync(fd)
@@ -301,7 +309,7 @@ class LocalStore:
             os.close(fd)
 
     def _remove_leftovers(self, modified_before_ns: int) -> None:
-        """Remove temporary files of processes that died. What cannot be removed stays: it is in nobody's way."""
+        """Remove temporary files of dead processes; ones that must stay do no harm."""
         try:
             names = os.listdir(self._own_folder)
         except OSError:
@@ -311,10 +319,10 @@ class LocalStore:
                 _remove_leftover(os.path.join(self._own_folder, name), modified_before_ns)
 
     def _write_direct(self, fd: int, data: memoryview) -> int:
-        """Write all whole blocks past the page cache, and return how many bytes that were.
+        """Write all whole blocks past the page cache, and return the bytes written.
 
-        The log's own cache holds what was just written. A second copy in the page cache costs more CPU than all the
-        rest of a put, and pushes out what is read. The rest of the last block is left to an ordinary write.
+        The log's own cache holds what was just written. A second copy in the page cache costs more CPU than the rest of
+        a put, and evicts what is read. The rest of the last block is left to an ordinary write.
         """
         if self._direct_flag == 0:
             return 0
@@ -324,7 +332,7 @@ class LocalStore:
         try:
             fcntl.fcntl(fd, fcntl.F_SETFL, flags | self._direct_flag)
             try:
-                written = os.write(fd, data[:end])  # where the caller's memory is aligned, without a copy
+                written = os.write(fd, data[:end])  # without a copy if the caller's memory is aligned
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise
@@ -338,7 +346,7 @@ class LocalStore:
         return written
 
     def _write_aligned(self, fd: int, data: memoryview) -> int:
-        """Write through a buffer that begins at a page, as writes past the page cache demand."""
+        """Write through a page-aligned buffer, as writes past the page cache require."""
         try:
             buffer = self._aligned_buffers.pop()
         except IndexError:
@@ -358,7 +366,7 @@ class LocalStore:
         return written
 
     def _open_own(self, path: str, flags: int) -> int:
-        """Open a file in our own folder, which the first write makes."""
+        """Open a file in our own folder, which the first write creates."""
         flags |= os.O_CREAT | os.O_CLOEXEC
         try:
             return os.open(path, flags, 0o644)
@@ -373,9 +381,9 @@ class LocalStore:
                 ) from error
 
     def _make_folders(self, key: str, folder: str, *, cached: bool) -> None:
-        """Make a folder and those above it, each durable in the one above.
+        """Create a folder and its parents, each durable in the one above.
 
-        Folders that are there already are synced once too: another process may have made them a moment ago.
+        Folders that exist already are synced once, too: another process may just have created them.
         """
         if cached and folder in self._synced_folders:
             return
@@ -410,10 +418,10 @@ class LocalStore:
             os.close(fd)
 
     def _walk(self, folder: str, prefix: str, after: str) -> Iterator[str]:
-        """Keys in `folder` (empty, or with a slash at its end) that match, in the order of the whole key."""
+        """Yield matching keys in `folder` (empty or ending in a slash), in key order."""
         try:
             with os.scandir(os.path.join(self._root, folder)) as entries:
-                # A folder takes part in the order with its slash: `a-b` comes before `a/b`, and `a0` after it.
+                # A folder is ordered with its slash: `a-b` comes before `a/b`, and `a0` after it.
                 names = sorted(
                     folder + entry.name + ("/" if entry.is_dir(follow_symlinks=False) else "") for entry in entries
                 )
@@ -447,11 +455,11 @@ def _sync_folder(folder: str) -> None:
 
 
 def _sync_name(key: str, folder: str) -> None:
-    """Make a new name durable. It can be seen already, so a failure here does not undo the write."""
+    """Make a new name durable. A failure does not undo the write: it is visible."""
     try:
         _sync_folder(folder)
     except FileNotFoundError:
-        pass  # the object was deleted as soon as it was there, and the folder with it
+        pass  # the object was deleted at once, and the folder with it
     except OSError as error:
         raise StoreTimeout(f"{key} was written, but may not outlive a power loss: {error}") from error
 

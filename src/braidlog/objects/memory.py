@@ -1,4 +1,7 @@
-"""Objects in this process's memory: for tests, trials and the simulator. Nothing outlives the process."""
+"""Objects in this process's memory: for tests, trials and the simulator.
+
+Nothing outlives the process.
+"""
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
@@ -36,7 +39,10 @@ class MemoryBucket:
 
 
 class MemoryStore:
-    """Keeps what it is given, without a copy. Needs no threads, so it behaves the same under virtual time."""
+    """Keeps objects in memory, without a copy.
+
+    It needs no threads, so it behaves the same under virtual time.
+    """
 
     def __init__(self, bucket: MemoryBucket, *, url: str, clock: Clock) -> None:
         self._bucket = bucket

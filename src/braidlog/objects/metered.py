@@ -1,4 +1,4 @@
-"""Counts what a store is asked for, how long it takes, how it fails and what it costs."""
+"""Counts a store's requests, their duration, errors and cost."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,10 @@ LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0
 
 
 class StoreMetrics:
-    """The figures of all stores of a process, told apart by the label `store`. One per registry."""
+    """The metrics of all stores of a process, told apart by the label `store`.
+
+    One per registry.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.requests = Counter(
@@ -56,15 +59,15 @@ class StoreMetrics:
 @dataclass(frozen=True, slots=True)
 class StoreStatistics:
     requests: Mapping[str, int]
-    """By operation."""
+    """Requests by operation."""
     errors: Mapping[str, int]
-    """By kind, which is the name of the error's class."""
+    """Errors by kind, which is the name of the error's class."""
     upload_bytes: int
     download_bytes: int
     usage: Usage
     usd: float
     usd_month: float
-    """A month at this pace, without storage: the store does not say what is kept."""
+    """The cost of a month at this pace, without storage: the store does not say how much it holds."""
     elapsed_s: float
 
 

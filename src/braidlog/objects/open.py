@@ -1,4 +1,4 @@
-"""From a URL to a store."""
+"""Opens the store of a URL."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from braidlog.objects.local import LocalStore
 from braidlog.objects.memory import MemoryBucket, MemoryStore
-from braidlog.objects.retrying import DEFAULT_RETRY, RetryingStore, RetryPolicy
+from braidlog.objects.retries import DEFAULT_RETRY, RetryingStore, RetryPolicy
 from braidlog.objects.store import Store
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
@@ -26,7 +26,7 @@ _shared_buckets: dict[str, MemoryBucket] = {}
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """One `name=value` in a URL, and where obstore wants it."""
+    """One `name=value` in a URL, and the obstore option that it sets."""
 
     target: str
     boolean: bool = False
@@ -79,7 +79,7 @@ def open_store(
     retry: RetryPolicy | None = DEFAULT_RETRY,
     wrap: Sequence[Callable[[Store], Store]] = (),
 ) -> Store:
-    """Open the store at a URL. Nothing is requested of it yet.
+    """Open the store at a URL. No request is made yet.
 
     `wrap` adds wrappers around the backend, the innermost first and all of them within the retries, so that a meter
     counts every attempt. With `retry=None` every failure reaches the caller.
@@ -93,7 +93,10 @@ def open_store(
 
 
 def redacted(url: str) -> str:
-    """The URL without user names, passwords and secret options, for people to see."""
+    """Return the URL without secrets, for people to see.
+
+    User names, passwords and secret options are left out.
+    """
     parts = _split(url)
     known = _OPTIONS.get(parts.scheme, {})
     shown = [
@@ -135,7 +138,7 @@ def _open_backend(url: str, clock: Clock, entropy: Entropy) -> Store:
 
 
 def _open_remote(url: str, parts: SplitResult, config: Any, client_options: Any) -> Store:
-    # Here, because loading obstore takes time that a store in memory or on disk need not spend.
+    # Imported here, because obstore takes time to load, and stores in memory or on disk do not need it.
     from obstore.exceptions import BaseError
     from obstore.store import AzureStore, GCSStore, S3Store
 
@@ -151,7 +154,7 @@ def _open_remote(url: str, parts: SplitResult, config: Any, client_options: Any)
             if express:
                 config["s3_express"] = True
             if "endpoint" in config:
-                config["aws_endpoint_url_s3"] = config["endpoint"]  # or else AWS_ENDPOINT_URL_S3 would win over the URL
+                config["aws_endpoint_url_s3"] = config["endpoint"]  # else AWS_ENDPOINT_URL_S3 would win over the URL
             store = S3Store(
                 parts.netloc, prefix=prefix, config=config, client_options=client_options, retry_config=_NO_RETRIES
             )
@@ -169,9 +172,7 @@ def _open_remote(url: str, parts: SplitResult, config: Any, client_options: Any)
         raise InvalidSetting(message, help="Check bucket, account, region, endpoint and credentials.") from None
     shown = redacted(url)
     if parts.scheme == "s3" and "endpoint" not in config and _endpoint(config):
-        shown += (
-            f"{'&' if '?' in shown else '?'}endpoint={_endpoint(config)}"  # where it really is decides on its price
-        )
+        shown += f"{'&' if '?' in shown else '?'}endpoint={_endpoint(config)}"  # its real location decides its price
     # Directory buckets (S3 Express) list in no order.
     return RemoteStore(store, url=shown, lists_in_order=not express)
 
@@ -183,7 +184,10 @@ def _endpoint(config: dict[str, Any]) -> str:
 
 
 def _settle_http(url: str, config: dict[str, Any], client_options: dict[str, Any]) -> None:
-    """Plain HTTP only where it is allowed. obstore would say so too, but at the first request."""
+    """Refuse plain HTTP unless it is allowed.
+
+    obstore would refuse it only at the first request.
+    """
     endpoint = _endpoint(config)
     allowed = client_options.get("allow_http", _TRUTH.get(os.environ.get("AWS_ALLOW_HTTP", "").lower(), False))
     if _USER.search(endpoint):

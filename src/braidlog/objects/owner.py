@@ -1,7 +1,7 @@
-"""Whose store it is: the cluster that was first to use it has written its id there.
+"""The owner of a store: the first cluster that used it has written its id there.
 
-Without its metadata, a store's objects look like leftovers, and leftovers are deleted. So no cluster may take another's
-store for its own.
+Without its metadata, a store's objects look like leftovers, and leftovers are deleted. So no cluster may use another's
+store.
 """
 
 import msgspec
@@ -12,7 +12,7 @@ from braidlog.runtime.errors import BraidError, Remedy
 
 
 class WrongStore(BraidError):
-    """The store belongs to another cluster, or is not the one that the metadata speaks of."""
+    """The store belongs to another cluster, or is not the one that the metadata names."""
 
     remedy = Remedy.FIX_INPUT
 
@@ -24,7 +24,10 @@ class _Owner(msgspec.Struct):
 
 
 async def read_owner(store: Store) -> str:
-    """The id of the cluster that the store belongs to. `NotFound` where none has used it."""
+    """Return the id of the cluster that owns the store.
+
+    Raises `NotFound` if none has used it.
+    """
     blob = await store.get(OWNER_KEY)
     try:
         return msgspec.json.decode(bytes(blob.data), type=_Owner).cluster_id
@@ -35,7 +38,10 @@ async def read_owner(store: Store) -> str:
 
 
 async def claim(store: Store, cluster_id: str) -> str:
-    """Make the store that cluster's, unless somebody else was quicker. Returns whose it is."""
+    """Claim the store for a cluster, unless another was quicker.
+
+    Returns the id of its owner.
+    """
     try:
         await store.put(OWNER_KEY, msgspec.json.encode(_Owner(cluster_id)))
     except AlreadyExists:

@@ -1,7 +1,7 @@
 """Objects at S3, Google Cloud Storage or Azure, through obstore.
 
-Its own retries are off: every request is ours to count, and only we know which outcomes are unknown. Puts are one
-request each and never a multipart upload, because only so they are create-only.
+obstore's own retries are off: we count every request, and only we know which outcomes are unknown. A put is one
+request and never a multipart upload, because only a single request can be create-only.
 """
 
 import heapq
@@ -19,6 +19,7 @@ from braidlog.objects.store import (
     Blob,
     Bytes,
     Conflict,
+    ListedOutOfOrder,
     ListPage,
     NotFound,
     ObjectMeta,
@@ -98,7 +99,7 @@ class RemoteStore:
                 raise ValueError(f"range [{start}, {end})")
         wanted = [(start, end) for start, end in ranges if start < end]
         if len(wanted) < len(ranges):
-            # A range of no bytes cannot be requested, yet the object must be there and be long enough.
+            # An empty range cannot be requested, but the object must exist and be long enough.
             size = (await self.head(key)).size
             if any(end > size for _, end in ranges):
                 raise TornRead(f"{key} has {size} bytes, not {max(end for _, end in ranges)}")
@@ -159,19 +160,26 @@ class RemoteStore:
         # obstore matches whole path segments, so the last one, where it is cut short, is matched here.
         folder = prefix.rpartition("/")[0]
         after = after or ""
-        offset = max(after, _before(prefix)) if self._lists_in_order else ""
+        in_order = self._lists_in_order  # another list may find out meanwhile that they are not
+        offset = passed = max(after, _before(prefix)) if in_order else ""
         found: list[ObjectMeta] = []
         try:
             stream = obstore.list(self._store, folder or None, offset=offset or None, chunk_size=_CHUNK_KEYS)
             async for chunk in stream:
-                if self._lists_in_order and not _in_order(offset, chunk):
-                    # Some servers order by folder: `a/b` before `a-b`. Pages of such a list would leave out keys.
+                if not chunk:
+                    continue
+                if in_order and not _in_order(passed, chunk):
                     self._lists_in_order = False
-                    return await self.list(prefix, after=after, limit=limit)
+                    if after:
+                        raise ListedOutOfOrder(
+                            f"{self._url} does not list keys in their order, so pages before this one may lack some",
+                            help="List again from the beginning: from now on all is read and sorted here.",
+                        )
+                    return await self.list(prefix, limit=limit)
+                passed = chunk[-1]["path"]
                 found.extend(_meta(meta) for meta in chunk if meta["path"].startswith(prefix) and meta["path"] > after)
-                if self._lists_in_order:
-                    passed = chunk[-1]["path"] > prefix and not chunk[-1]["path"].startswith(prefix)
-                    if len(found) > limit or passed:
+                if in_order:
+                    if len(found) > limit or _is_past(prefix, passed):
                         break
                 elif len(found) > limit + _CHUNK_KEYS:
                     found = heapq.nsmallest(limit + 1, found, key=lambda meta: meta.key)
@@ -197,7 +205,10 @@ class RemoteStore:
             raise self._translated(error, keys[0]) from error
 
     async def _delete_each(self, keys: Sequence[str], cause: Exception) -> None:
-        """For stores that know no bulk delete and stop at a key that is not there."""
+        """Delete keys one by one.
+
+        This is for stores without bulk deletes that stop at a missing key.
+        """
         if any(text in str(cause) for text in _NO_BUCKET):
             raise self._translated(cause, keys[0]) from cause
         for key in keys:
@@ -209,10 +220,13 @@ class RemoteStore:
                 raise self._translated(error, key) from error
 
     async def close(self) -> None:
-        """Connections close with the last reference to the client."""
+        """Do nothing: connections close with the last reference to the client."""
 
     def _translated(self, error: Exception, key: str, *, writing: bool = False) -> Exception:
-        """The typed error for what obstore raised. Where a write may have happened it is `StoreTimeout`."""
+        """Return the typed error for what obstore raised.
+
+        It is `StoreTimeout` if a write may have happened.
+        """
         text = str(error)
         summary = f"{key}: {_QUERY.sub('', text.partition(chr(10))[0])}"
         status = _status(text)
@@ -272,14 +286,32 @@ def _buffer(data: Bytes) -> Bytes:
 
 
 def _before(prefix: str) -> str:
-    """A path shortly before all keys with this prefix, to start listing at; empty where there is no simple one."""
+    """Return a path shortly before all keys with this prefix, to list from.
+
+    It is empty if there is no simple one.
+    """
     if not prefix or prefix[-1] == "/":
         return ""
     previous = chr(ord(prefix[-1]) - 1) if prefix[-1].isascii() else ""
     return f"{prefix[:-1]}{previous}~" if previous.isalnum() else ""
 
 
+def _is_past(prefix: str, path: str) -> bool:
+    """Whether no key with this prefix follows the path.
+
+    This holds for stores that list in the order of keys, and for those that list folder by folder.
+    """
+    folder, _, name = prefix.rpartition("/")
+    in_folder = path.removeprefix(f"{folder}/") if folder else path
+    part = in_folder.partition("/")[0]
+    return part > name and not part.startswith(name)
+
+
 def _in_order(after: str, chunk: "Sequence[RemoteMeta]") -> bool:
+    """Whether the paths go up from `after` on.
+
+    Some servers list folder by folder: `a/b` before `a-b`.
+    """
     paths = [meta["path"] for meta in chunk]
     return all(earlier < later for earlier, later in pairwise([after, *paths]))
 

@@ -1,4 +1,4 @@
-"""The store seam: what Braidlog asks of an object store, and the errors it can meet there.
+"""The store seam: what Braidlog asks of an object store, and its errors.
 
 Every backend and every wrapper (meter, latency model, faults, retries) implements `Store`, so they stack in any order.
 Ranges are half-open. Keys are relative to the URL that the store was opened with.
@@ -26,13 +26,19 @@ class NotFound(StoreError):
 
 
 class AlreadyExists(StoreError):
-    """A create-only put met an object that is there already."""
+    """A create-only put found an existing object."""
 
     remedy = Remedy.REFRESH
 
 
 class Conflict(StoreError):
-    """A conditional update met another version than the one it named."""
+    """A conditional update found another version than the one it named."""
+
+    remedy = Remedy.REFRESH
+
+
+class ListedOutOfOrder(StoreError):
+    """Pages of a listing may have left out keys. The listing must begin again."""
 
     remedy = Remedy.REFRESH
 
@@ -42,7 +48,7 @@ class SlowDown(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """The store did not take the request. Nothing was written."""
+    """The store did not accept the request. Nothing was written."""
 
 
 class StoreTimeout(StoreError):
@@ -96,7 +102,7 @@ class ListPage:
 class Store(Protocol):
     @property
     def url(self) -> str:
-        """Where this store is, without credentials."""
+        """The store's URL, without credentials."""
         ...
 
     async def put(self, key: str, data: Bytes, *, overwrite: bool = False) -> str | None:
@@ -113,23 +119,26 @@ class Store(Protocol):
     async def get(self, key: str) -> Blob: ...
 
     async def get_range(self, key: str, start: int, end: int) -> Bytes:
-        """The bytes [start, end), all of them: raises `TornRead` where the object is shorter."""
+        """Return all bytes of [start, end). Raises `TornRead` if the object is shorter."""
         ...
 
     async def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Bytes]: ...
 
     async def get_tail(self, key: str, length: int) -> Tail:
-        """The last `length` bytes (fewer where the object is smaller), in one request."""
+        """Return the last `length` bytes (fewer if the object is smaller), in one request."""
         ...
 
     async def head(self, key: str) -> ObjectMeta: ...
 
     async def list(self, prefix: str, *, after: str | None = None, limit: int = 1000) -> ListPage:
-        """Keys that start with `prefix` (plain string match), in order, strictly after `after`."""
+        """List keys that start with `prefix`, in order, strictly after `after`.
+
+        The prefix is a plain string match.
+        """
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects. A key that is not there is no error."""
+        """Remove objects. A missing key is no error."""
         ...
 
     async def close(self) -> None: ...

@@ -1,4 +1,7 @@
-"""What all wrappers share: a store around a store, with one place through which every request goes."""
+"""The base of wrappers: a store around a store.
+
+Every request goes through one method.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,7 +14,7 @@ from braidlog.objects.store import Blob, Bytes, ListPage, ObjectMeta, Store, Tai
 T = TypeVar("T")
 
 COALESCE_GAP_BYTES = 1024 * 1024
-"""Ranges closer than this are fetched by one GET: that is what the S3, GCS and Azure client does."""
+"""Ranges closer than this are fetched by one GET, as the S3, GCS and Azure client does."""
 
 
 class Operation(Enum):
@@ -40,11 +43,11 @@ class Request:
     key: str
     upload_bytes: int = 0
     request_count: int = 1
-    """How many requests a remote store gets for it."""
+    """The number of requests that a remote store gets for it."""
 
 
 def response_bytes(result: object) -> int:
-    """How many bytes of objects a result carries."""
+    """Return how many bytes of objects a result carries."""
     if isinstance(result, Blob | Tail):
         return len(result.data)
     if isinstance(result, bytes | bytearray | memoryview):
@@ -55,7 +58,7 @@ def response_bytes(result: object) -> int:
 
 
 def coalesced_count(ranges: Sequence[tuple[int, int]]) -> int:
-    """How many GETs it takes to read these ranges."""
+    """Return how many GETs it takes to read these ranges."""
     count = 0
     covered_end = -1
     for start, end in sorted(ranges):

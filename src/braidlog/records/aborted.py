@@ -1,4 +1,4 @@
-"""Transactions that were aborted, by what readers and compaction must know of them."""
+"""Aborted transactions: what readers and compaction must know of them."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -6,7 +6,10 @@ from typing import NamedTuple
 
 
 class AbortedTransaction(NamedTuple):
-    """Transactional batches of `producer_id` in [first_offset, marker_offset) are not to be seen."""
+    """A producer's transactional batches that readers of committed data skip.
+
+    They are the batches of `producer_id` in [first_offset, marker_offset).
+    """
 
     producer_id: int
     first_offset: int
@@ -14,7 +17,10 @@ class AbortedTransaction(NamedTuple):
 
 
 class AbortedTransactions:
-    """Which batches belong to an aborted transaction. A producer's transactions do not overlap."""
+    """Tells which batches belong to an aborted transaction.
+
+    A producer's transactions do not overlap.
+    """
 
     def __init__(self, transactions: Iterable[AbortedTransaction] = ()) -> None:
         self._by_producer: dict[int, list[AbortedTransaction]] = {}
@@ -25,7 +31,7 @@ class AbortedTransactions:
         return bool(self._by_producer)
 
     def holds(self, producer_id: int, offset: int) -> bool:
-        """Whether the transactional batch of this producer that begins at `offset` was aborted."""
+        """Whether this producer's transactional batch at `offset` was aborted."""
         transactions = self._by_producer.get(producer_id)
         if transactions is None:
             return False

@@ -1,6 +1,7 @@
 """Record batches as Arrow columns and back, at compiled speed."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
@@ -8,20 +9,20 @@ from kio.schema.errors import ErrorCode
 from numpy.typing import NDArray
 
 from braidlog.records.aborted import AbortedTransaction, AbortedTransactions
-from braidlog.records.arrow_encoding import EncodedBatches, encode_batches
+from braidlog.records.arrow_encoder import EncodedBatches, encode_batches
 from braidlog.records.batch import CONTROL_BIT, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT
+from braidlog.records.batch_kernel import Field, gather, scan_headers, scan_records
 from braidlog.records.compiled import Bytes, Numbers, SmallNumbers
 from braidlog.records.errors import InvalidBatch
-from braidlog.records.kernel import Field, gather, scan_headers, scan_records
-from braidlog.records.opened import (
+from braidlog.records.opened_extents import (
     DECOMPRESSED_BYTES_MAX,
     OFFSET_MAX,
     OPENED_BYTES_TARGET,
     ExtentBytes,
     Opened,
-    invalid,
     open_extents,
 )
+from braidlog.records.problems import invalid
 
 __all__ = [
     "COLUMNS",
@@ -30,6 +31,7 @@ __all__ = [
     "AbortedTransaction",
     "EncodedBatches",
     "ExtentBytes",
+    "PartitionRange",
     "decode_extents",
     "encode_batches",
     "iter_decoded",
@@ -60,28 +62,34 @@ COLUMNS: tuple[str, ...] = tuple(SCHEMA.names)
 _RECORD_HEADERS = "headers"
 
 
+class PartitionRange(NamedTuple):
+    """The offsets [start_offset, end_offset) of a partition."""
+
+    topic: str
+    partition: int
+    start_offset: int = 0
+    end_offset: int = OFFSET_MAX
+
+
 def decode_extents(
     extents: Iterable[ExtentBytes],
+    wanted: PartitionRange,
     *,
-    topic: str,
-    partition: int,
-    start_offset: int = 0,
-    end_offset: int = OFFSET_MAX,
     include_headers: bool = False,
     columns: Sequence[str] | None = None,
     include_control: bool = False,
     aborted: Iterable[AbortedTransaction] = (),
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> pa.Table:
-    """All records of [start_offset, end_offset) in a partition's extents, as one table. See `iter_decoded`."""
+    """Decode all wanted records of a partition's extents into one table.
+
+    See `iter_decoded`.
+    """
     schema = _schema(columns, include_headers=include_headers)
     return pa.Table.from_batches(
         iter_decoded(
             extents,
-            topic=topic,
-            partition=partition,
-            start_offset=start_offset,
-            end_offset=end_offset,
+            wanted,
             include_headers=include_headers,
             columns=columns,
             include_control=include_control,
@@ -94,11 +102,8 @@ def decode_extents(
 
 def iter_decoded(
     extents: Iterable[ExtentBytes],
+    wanted: PartitionRange,
     *,
-    topic: str,
-    partition: int,
-    start_offset: int = 0,
-    end_offset: int = OFFSET_MAX,
     include_headers: bool = False,
     columns: Sequence[str] | None = None,
     include_control: bool = False,
@@ -106,25 +111,25 @@ def iter_decoded(
     opened_bytes_target: int = OPENED_BYTES_TARGET,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of [start_offset, end_offset) in a partition's extents, a few megabytes at a time.
+    """Decode the wanted records of a partition's extents, a few megabytes at a time.
 
     `extents` may be a generator: only what is being decoded is held. Columns are those of `SCHEMA`, without `headers`
-    unless they are asked for, or just `columns`. Control batches, and batches of `aborted` transactions, have no rows
-    unless `include_control`, which shows all there is. Lengths, magic, codec and CRC of every batch that is decoded are
-    checked, as is every record's structure; what is wrong raises `InvalidBatch`.
+    unless they are asked for, or just `columns`. Control batches and batches of `aborted` transactions have no rows,
+    unless `include_control` asks for everything. Every batch that is decoded has its length, magic, codec and CRC
+    checked, and every record its structure; what is wrong raises `InvalidBatch`.
     """
     schema = _schema(columns, include_headers=include_headers)
     hidden = AbortedTransactions(() if include_control else aborted)
 
     def select(table: Numbers) -> Numbers:
         starts = table[:, Field.OFFSET]
-        wanted = (starts < end_offset) & (starts + table[:, Field.LAST_OFFSET_DELTA] >= start_offset)
+        chosen = (starts < wanted.end_offset) & (starts + table[:, Field.LAST_OFFSET_DELTA] >= wanted.start_offset)
         if not include_control:
-            wanted &= table[:, Field.ATTRIBUTES] & CONTROL_BIT == 0
+            chosen &= table[:, Field.ATTRIBUTES] & CONTROL_BIT == 0
         if hidden:
-            for index in np.flatnonzero(wanted & (table[:, Field.ATTRIBUTES] & TRANSACTIONAL_BIT != 0)):
-                wanted[index] = not hidden.holds(int(table[index, Field.PRODUCER_ID]), int(starts[index]))
-        return table if wanted.all() else table[wanted]
+            for index in np.flatnonzero(chosen & (table[:, Field.ATTRIBUTES] & TRANSACTIONAL_BIT != 0)):
+                chosen[index] = not hidden.holds(int(table[index, Field.PRODUCER_ID]), int(starts[index]))
+        return table if chosen.all() else table[chosen]
 
     for opened in open_extents(
         extents,
@@ -132,9 +137,9 @@ def iter_decoded(
         opened_bytes_target=opened_bytes_target,
         decompressed_bytes_max=decompressed_bytes_max,
     ):
-        scanned = _Scanned(opened, start_offset, end_offset, wants_headers=_RECORD_HEADERS in schema.names)
+        scanned = _Scanned(opened, wanted, wants_headers=_RECORD_HEADERS in schema.names)
         if scanned.count:
-            arrays = [scanned.column(field.name, topic, partition) for field in schema]
+            arrays = [scanned.column(field.name) for field in schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -145,10 +150,15 @@ def _schema(columns: Sequence[str] | None, *, include_headers: bool) -> pa.Schem
 
 
 class _Scanned:
-    """The records of what was opened, found and checked, from which columns are made on demand."""
+    """The records of opened batches, found and checked.
 
-    def __init__(self, opened: Opened, start_offset: int, end_offset: int, *, wants_headers: bool) -> None:
+    Columns are made from them on demand.
+    """
+
+    def __init__(self, opened: Opened, wanted: PartitionRange, *, wants_headers: bool) -> None:
         table = opened.table
+        self._topic = wanted.topic
+        self._partition = wanted.partition
         total = int(table[:, Field.RECORD_COUNT].sum())
         header_total = total if wants_headers else 0
         self._table = table
@@ -165,8 +175,8 @@ class _Scanned:
         problem = scan_records(
             self._payload,
             table,
-            start_offset,
-            end_offset,
+            wanted.start_offset,
+            wanted.end_offset,
             self._offsets,
             self._timestamps_ms,
             self._spans,
@@ -189,7 +199,7 @@ class _Scanned:
         if problem:
             raise invalid(problem, f"the batch at offset {table[row, Field.OFFSET]}")
 
-    def column(self, name: str, topic: str, partition: int) -> pa.Array:
+    def column(self, name: str) -> pa.Array:
         count = self.count
         match name:
             case "key":
@@ -197,9 +207,9 @@ class _Scanned:
             case "value":
                 return self._binary(2, self._value_bytes, self._value_validity, self._null_values)
             case "topic":
-                return pa.repeat(pa.scalar(topic, pa.string()), count)
+                return pa.repeat(pa.scalar(self._topic, pa.string()), count)
             case "partition":
-                return pa.array(np.full(count, partition, dtype=np.int32))
+                return pa.array(np.full(count, self._partition, dtype=np.int32))
             case "offset":
                 return pa.array(self._offsets[:count])
             case "timestamp":
@@ -237,7 +247,7 @@ class _Scanned:
         )
 
     def _expanded(self, of_batches: NDArray[np.generic]) -> NDArray[np.generic]:
-        """What is the same for all records of a batch, for every record."""
+        """Repeat a value of each batch for all its records."""
         if (of_batches == of_batches[0]).all():
             return np.full(self.count, of_batches[0])
         return np.repeat(of_batches, self._row_counts)
@@ -269,8 +279,11 @@ class _Scanned:
 
 
 def _gathered(payload: Bytes, spans: SmallNumbers, first: int, count: int, size: int) -> tuple[pa.Buffer, pa.Buffer]:
-    """Offsets and data of an Arrow column of every fourth pair of `spans`, from `first` on."""
-    # Arrow's own memory is used again; what numpy allocates comes fresh from the system, page by page.
+    """Return offsets and data of an Arrow column.
+
+    The data comes from every fourth pair of `spans`, from `first` on.
+    """
+    # Arrow reuses its memory; memory from numpy comes fresh from the system, page by page.
     offsets = pa.allocate_buffer(4 * (count + 1))
     data = pa.allocate_buffer(size)
     gather(payload, spans, first, 4, np.frombuffer(offsets, dtype=np.int32), np.frombuffer(data, dtype=np.uint8))

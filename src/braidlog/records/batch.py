@@ -1,4 +1,6 @@
-"""Record batches by their headers: views over bytes, nothing copied and no record decoded.
+"""Record batches by their headers: views over bytes.
+
+Nothing is copied, and no record is decoded.
 
 The layout of a batch, big endian:
 
@@ -34,12 +36,12 @@ HEADER_BYTES = 61
 PREFIX_BYTES = 12
 """Base offset and batch length: what the batch length does not count."""
 CRC_START = 21
-"""Where the bytes that the CRC covers begin."""
+"""The start of the bytes that the CRC covers."""
 MAGIC = 2
 RECORD_BYTES_MIN = 7
 """A record with null key, null value and no headers."""
 _HEADER_REST_BYTES = HEADER_BYTES - PREFIX_BYTES
-"""What the batch length counts beside the records."""
+"""The part of the header that the batch length counts."""
 RECORD_COUNT_MAX = 16_777_216
 
 CODEC_MASK = 0x07
@@ -48,7 +50,6 @@ TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 DELETE_HORIZON_BIT = 0x40
 _CLIENT_BITS = CODEC_MASK | TRANSACTIONAL_BIT
-_INT64_MAX = (1 << 63) - 1
 
 _HEADER = Struct(">qiibIhiqqqhii")
 _HEAD = Struct(">qii")
@@ -59,10 +60,25 @@ _CRC_POSITION = 17
 
 
 class TimestampType(IntEnum):
-    """Who set a batch's timestamps: the producer, or the log when it took the batch in."""
+    """The origin of a batch's timestamps: the producer, or the log.
+
+    The log sets them when it accepts the batch.
+    """
 
     CREATE = 0
     LOG_APPEND = 1
+
+
+class BatchProducer(NamedTuple):
+    """The producer in a batch's header, and its first record's sequence number."""
+
+    producer_id: int = -1
+    epoch: int = -1
+    base_sequence: int = -1
+
+
+NO_PRODUCER = BatchProducer()
+"""The producer of batches that are neither idempotent nor transactional."""
 
 
 class BatchHeader(NamedTuple):
@@ -70,7 +86,7 @@ class BatchHeader(NamedTuple):
 
     base_offset: int
     batch_length: int
-    """As on the wire: without the base offset and this field itself. See `total_bytes`."""
+    """The length on the wire, without the base offset and this field itself. See `total_bytes`."""
     partition_leader_epoch: int
     magic: int
     crc: int
@@ -78,7 +94,7 @@ class BatchHeader(NamedTuple):
     last_offset_delta: int
     timestamp_ms_base: int
     timestamp_ms_max: int
-    """As the producer wrote it. Some clients leave it at -1; see `timestamp_ms_highest`."""
+    """The value that the producer wrote. Some clients leave it at -1; see `timestamp_ms_highest`."""
     producer_id: int
     producer_epoch: int
     base_sequence: int
@@ -90,7 +106,10 @@ class BatchHeader(NamedTuple):
 
     @property
     def offset_count(self) -> int:
-        """How many offsets the batch takes. More than its records, once it was compacted."""
+        """The number of offsets that the batch takes.
+
+        A compacted batch takes more offsets than it has records.
+        """
         return self.last_offset_delta + 1
 
     @property
@@ -107,9 +126,21 @@ class BatchHeader(NamedTuple):
 
     @property
     def timestamp_ms_highest(self) -> int:
-        if self.has_delete_horizon:
+        """The highest timestamp of the batch's records.
+
+        The base timestamp belongs to no record if the log stamped the batch, or if compaction keeps a horizon there."""
+        if self.attributes & (TIMESTAMP_TYPE_BIT | DELETE_HORIZON_BIT):
             return self.timestamp_ms_max
         return max(self.timestamp_ms_base, self.timestamp_ms_max)
+
+    @property
+    def timestamp_ms_lowest(self) -> int:
+        """The lowest timestamp that footers record for the batch.
+
+        Where the base timestamp belongs to no record, the highest timestamp is the best that is known."""
+        if self.attributes & (TIMESTAMP_TYPE_BIT | DELETE_HORIZON_BIT):
+            return self.timestamp_ms_max
+        return self.timestamp_ms_base
 
     @property
     def is_transactional(self) -> bool:
@@ -121,12 +152,11 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_delete_horizon(self) -> bool:
-        """Whether the base timestamp says from when on tombstones may go, instead of a record's time."""
-        return self.attributes & DELETE_HORIZON_BIT != 0
+        """Whether the base timestamp is the delete horizon, not a record's time.
 
-    @property
-    def has_producer(self) -> bool:
-        return self.producer_id >= 0
+        Tombstones may go from that time on.
+        """
+        return self.attributes & DELETE_HORIZON_BIT != 0
 
 
 _make_header = BatchHeader._make
@@ -134,14 +164,16 @@ _unpack_header = _HEADER.unpack_from
 
 
 def read_header(view: memoryview, position: int = 0) -> BatchHeader:
-    """The header at `position`, unchecked but for the bytes at hand."""
+    """Read the header at `position`. Only its length is checked."""
     if position < 0 or position + HEADER_BYTES > len(view):
         raise InvalidBatch(ErrorCode.corrupt_message, "fewer bytes than a batch header has")
     return _make_header(_unpack_header(view, position))
 
 
 def scan_batches(view: memoryview, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-    """Every batch in `[position, end)` with its position, for bytes that were validated when they were stored.
+    """Yield every batch in `[position, end)` with its position.
+
+    The bytes were validated when they were stored.
 
     Lengths are still checked, so that damage ends in an error and never in a loop; CRCs are not.
     """
@@ -164,14 +196,13 @@ def validate_batches(
     batch_bytes_max: int,
     record_count_max: int = RECORD_COUNT_MAX,
     zstd_allowed: bool = True,
-    timestamp_ms_min: int = 0,
-    timestamp_ms_max: int = _INT64_MAX,
 ) -> list[BatchHeader]:
-    """Check what a producer sent for one partition: one or more batches, back to back and nothing else.
+    """Check a producer's batches for one partition: one or more, back to back.
 
-    `zstd_allowed` is false for Produce before version 7. The timestamp bounds are those of the topic's
-    `message.timestamp.before.max.ms` and `after.max.ms`, made absolute by the caller; a batch without timestamps
-    (-1) is within any bounds. Raises `InvalidBatch`; nothing of a refused run may be stored.
+    There must be nothing else.
+
+    `zstd_allowed` is false for Produce before version 7. Raises `InvalidBatch`; nothing of a refused run may be stored.
+    The records themselves are not checked here: `records.preparation` does that.
     """
     end = len(records)
     position = 0
@@ -196,7 +227,7 @@ def validate_batches(
             record_count,
         ) = fields
         batch_end = position + batch_length + PREFIX_BYTES
-        # One test for all that is well in nearly every batch; what fails it is told apart afterwards.
+        # One test that nearly every batch passes; `_refusal` finds out what is wrong with the others.
         if (
             magic != MAGIC
             or batch_end - position < HEADER_BYTES
@@ -212,8 +243,6 @@ def validate_batches(
             or max_ms < -1
             or (producer_id < 0 and (producer_id != -1 or attributes & TRANSACTIONAL_BIT))
             or (producer_id >= 0 and (base_sequence < 0 or producer_epoch < 0))
-            or not (timestamp_ms_min <= base_ms <= timestamp_ms_max or base_ms == -1)
-            or not (timestamp_ms_min <= max_ms <= timestamp_ms_max or max_ms == -1)
             or crc32c(records[position + CRC_START : batch_end]) != crc
         ):
             raise _refusal(
@@ -222,8 +251,6 @@ def validate_batches(
                 batch_bytes_max=batch_bytes_max,
                 record_count_max=record_count_max,
                 zstd_allowed=zstd_allowed,
-                timestamp_ms_min=timestamp_ms_min,
-                timestamp_ms_max=timestamp_ms_max,
             )
         headers.append(_make_header(fields))
         if batch_end == end:
@@ -251,10 +278,8 @@ def _refusal(
     batch_bytes_max: int,
     record_count_max: int,
     zstd_allowed: bool,
-    timestamp_ms_min: int,
-    timestamp_ms_max: int,
 ) -> InvalidBatch:
-    """The error for a batch already known to be bad, found in the order in which Kafka would find it."""
+    """Return the error for a bad batch, checking in the same order as Kafka."""
     header = read_header(records, position)
     attributes = header.attributes
     if header.magic != MAGIC:
@@ -304,8 +329,7 @@ def _refusal(
         return InvalidBatch(ErrorCode.invalid_record, problem)
     return InvalidBatch(
         ErrorCode.invalid_timestamp,
-        f"timestamps {header.timestamp_ms_base} and {header.timestamp_ms_max} are not "
-        f"within {timestamp_ms_min} and {timestamp_ms_max}",
+        f"timestamps {header.timestamp_ms_base} and {header.timestamp_ms_max}: below -1, which stands for none",
     )
 
 
@@ -318,35 +342,41 @@ def _producer_problem(header: BatchHeader) -> str | None:
         return None
     if header.producer_id != -1:
         return f"producer id {header.producer_id}"
-    # The sequence number then means nothing: aiokafka sends 0 there.
+    # The sequence number has no meaning here: aiokafka sends 0.
     if header.is_transactional:
         return "a transactional batch without a producer id"
     return None
 
 
 def offset_head(base_offset: int, batch_length: int, leader_epoch: int) -> bytes:
-    """The first 16 bytes of a batch as it is served: all that changes, and none of it under the CRC."""
+    """Return the first 16 bytes of a batch as it is served.
+
+    Only these change, and the CRC covers none of them.
+    """
     return _HEAD.pack(base_offset, batch_length, leader_epoch)
 
 
 HEAD_BYTES = _HEAD.size
-"""How many bytes `offset_head` replaces."""
+"""The number of bytes that `offset_head` replaces."""
 
 
 def has_valid_crc(batch: memoryview, header: BatchHeader) -> bool:
-    """Whether `batch`, which begins with `header`, is what its CRC says."""
+    """Whether the CRC of `batch`, which begins with `header`, is right."""
     return len(batch) >= header.total_bytes and crc32c(batch[CRC_START : header.total_bytes]) == header.crc
 
 
 def stamp_log_append_time(batch: memoryview, header: BatchHeader, timestamp_ms: int) -> bytes:
-    """The batch with the log's own time: timestamp type and max timestamp set, the CRC made right again."""
+    """Return the batch with the log's own time.
+
+    This sets timestamp type, max timestamp and CRC.
+    """
     attributes = header.attributes | TIMESTAMP_TYPE_BIT
     return _rewrite(batch, header, attributes, timestamp_ms)
 
 
-def without_transactional_bit(batch: memoryview, header: BatchHeader) -> bytes:
-    """The batch as if it had been written outside of any transaction, for committed data that is compacted."""
-    return _rewrite(batch, header, header.attributes & ~TRANSACTIONAL_BIT, header.timestamp_ms_max)
+def with_timestamp_ms_max(batch: memoryview, header: BatchHeader) -> bytes:
+    """Return the batch with the max timestamp of `header`, and a CRC to match."""
+    return _rewrite(batch, header, header.attributes, header.timestamp_ms_max)
 
 
 def _rewrite(batch: memoryview, header: BatchHeader, attributes: int, timestamp_ms_max: int) -> bytes:

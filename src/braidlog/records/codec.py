@@ -1,9 +1,10 @@
-"""The five ways to compress a batch's records."""
+"""The five codecs for a batch's records."""
 
 import struct
 import sys
 from collections.abc import Callable
 from enum import IntEnum
+from mmap import mmap
 from struct import Struct
 from types import ModuleType
 
@@ -25,18 +26,18 @@ class Codec(IntEnum):
 
 CODEC_MAX = 4
 CODEC_NAMES = {"none": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
-"""The names that `compression.type` knows, apart from `producer`."""
+"""The names of codecs in `compression.type`, apart from `producer`."""
 
 _GZIP_LEVEL = 6
 _LZ4_LEVEL = 9
-"""Kafka's default, which there too stands for the fast compressor; all other levels are for the thorough one."""
+"""Kafka's default. There too it stands for the fast compressor; all other levels use the thorough one."""
 _ZSTD_LEVEL = 3
 
 _RATIO_MAX = {Codec.NONE: 1, Codec.GZIP: 1032, Codec.SNAPPY: 22, Codec.LZ4: 255, Codec.ZSTD: 32_768}
-"""How much the formats can save at the very best: deflate says 258 bytes in two bits, snappy 64 in three bytes, LZ4 255
-in a byte, and zstd a block of 128 KiB in four bytes."""
+"""The highest ratio of each format: deflate encodes 258 bytes in two bits, snappy 64 in three bytes, LZ4 255 in a byte,
+and zstd a block of 128 KiB in four bytes."""
 
-# Java's clients do not write snappy as it is but in blocks, behind a header of magic, version and lowest version.
+# Java's clients write snappy in blocks, behind a header of magic, version and lowest version.
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + bytes((0, 0, 0, 1, 0, 0, 0, 1))
 _XERIAL_BLOCK_BYTES = 32 * 1024
@@ -51,19 +52,20 @@ _LZ4_LENGTH = Struct("<I")
 _LZ4_END = bytes(4)
 
 _NO_ROOM = "failed to write whole buffer"
-"""What cramjam says, for every format, where the buffer is full and there is more."""
+"""cramjam's message, for every format, when the buffer is full and there is more data."""
 
 _GUESS_RATIO = 4
 _GUESS_BYTES_MIN = 4096
+_LAZY_BYTES_MIN = 1024 * 1024
 
 
 def compress(
     codec: Codec, data: bytes | bytearray | memoryview, *, level: int | None = None, bytes_max: int | None = None
 ) -> bytes:
-    """The data as one compressed block, such as every Kafka client can read.
+    """Compress data into one block that every Kafka client can read.
 
-    Levels are those of Kafka's `compression.<codec>.level`; none and snappy have no levels. Where the result would be
-    over `bytes_max`, this ends as soon as that is known, with `RecordsTooLarge`.
+    Levels are those of Kafka's `compression.<codec>.level`; none and snappy have no levels. Raises `RecordsTooLarge` as
+    soon as the result is known to be over `bytes_max`.
     """
     if bytes_max is None:
         bytes_max = sys.maxsize
@@ -84,13 +86,18 @@ def compress(
 
 
 def decompressed_bytes_bound(codec: Codec, packed_bytes_max: int) -> int:
-    """Data that is longer than this cannot be compressed to `packed_bytes_max`, whatever it is."""
+    """Return the most bytes that could be compressed to `packed_bytes_max`.
+
+    It holds whatever their content is.
+    """
     return packed_bytes_max * _RATIO_MAX[codec]
 
 
 def decompress(codec: Codec, data: bytes | bytearray | memoryview, *, bytes_max: int) -> memoryview:
-    """The data again. Damage is `InvalidBatch`, and more than `bytes_max` of it is `RecordsTooLarge`: no larger buffer
-    is ever made."""
+    """Decompress data.
+
+    Raises `InvalidBatch` for damage, and `RecordsTooLarge` past `bytes_max`: no larger buffer is ever allocated.
+    """
     match codec:
         case Codec.NONE:
             if len(data) > bytes_max:
@@ -107,7 +114,7 @@ def decompress(codec: Codec, data: bytes | bytearray | memoryview, *, bytes_max:
 
 
 def _too_large(bytes_max: int) -> RecordsTooLarge:
-    return RecordsTooLarge(ErrorCode.invalid_record, f"records decompress to more than {bytes_max} bytes")
+    return RecordsTooLarge(ErrorCode.message_too_large, f"records decompress to more than {bytes_max} bytes")
 
 
 def _damaged(reason: object) -> InvalidBatch:
@@ -117,7 +124,10 @@ def _damaged(reason: object) -> InvalidBatch:
 def _compress_whole(
     library: ModuleType, data: bytes | bytearray | memoryview, level: int, bytes_max: int
 ) -> bytes | None:
-    """The data in one go; None where it stopped at `bytes_max`. What little the formats add may still be over that."""
+    """Compress in one go.
+
+    None if it stopped at `bytes_max`; for short data the result may still exceed that.
+    """
     if len(data) <= bytes_max:
         return bytes(library.compress(data, level=level))
     out = bytearray(bytes_max)
@@ -143,8 +153,8 @@ def _compress_snappy(data: memoryview, bytes_max: int) -> bytes | None:
 
 def _decompress_snappy(data: memoryview, bytes_max: int) -> memoryview:
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        return memoryview(_decompress_snappy_block(data, bytes_max))
-    parts: list[bytearray] = []
+        return memoryview(_decompress_snappy_block(data, bytes_max, bytes_max))
+    parts: list[bytearray | mmap] = []
     left = bytes_max
     position = len(_XERIAL_HEADER)
     try:
@@ -153,7 +163,7 @@ def _decompress_snappy(data: memoryview, bytes_max: int) -> memoryview:
             position += _BLOCK_LENGTH.size
             if length < 0 or position + length > len(data):
                 raise _damaged(f"a block of {length} bytes")
-            part = _decompress_snappy_block(data[position : position + length], left)
+            part = _decompress_snappy_block(data[position : position + length], left, bytes_max)
             left -= len(part)
             parts.append(part)
             position += length
@@ -162,12 +172,13 @@ def _decompress_snappy(data: memoryview, bytes_max: int) -> memoryview:
     return memoryview(b"".join(parts))
 
 
-def _decompress_snappy_block(block: memoryview, bytes_max: int) -> bytearray:
+def _decompress_snappy_block(block: memoryview, left_bytes: int, bytes_max: int) -> bytearray | mmap:
+    """Decompress one block, while `left_bytes` of `bytes_max` are left."""
     try:
         length = cramjam.snappy.decompress_raw_len(block)
-        if length > bytes_max:
+        if length > left_bytes:
             raise _too_large(bytes_max)
-        out = bytearray(length)
+        out = _buffer(length)
         if length and cramjam.snappy.decompress_raw_into(block, out) != length:
             raise _damaged("a block is shorter than it says")
     except cramjam.DecompressionError as error:
@@ -195,7 +206,7 @@ def _compress_lz4(data: memoryview, level: int, bytes_max: int) -> bytes | None:
 def _compress_lz4_block(block: memoryview, level: int) -> bytes:
     if level == _LZ4_LEVEL:
         return bytes(cramjam.lz4.compress_block(block, store_size=False))
-    # cramjam heeds levels only where it makes a frame: this is the one block of such a frame.
+    # cramjam respects levels only when it makes a frame: this is the only block of such a frame.
     frame = bytes(cramjam.lz4.compress(block, level=level))
     start = len(_LZ4_HEADER) + _LZ4_LENGTH.size
     (length,) = _LZ4_LENGTH.unpack_from(frame, len(_LZ4_HEADER))
@@ -203,17 +214,17 @@ def _compress_lz4_block(block: memoryview, level: int) -> bytes:
 
 
 def _decompress_growing(
-    decompress_into: Callable[[bytes | bytearray | memoryview, bytearray], int],
+    decompress_into: Callable[[bytes | bytearray | memoryview, bytearray | mmap], int],
     data: bytes | bytearray | memoryview,
     bytes_max: int,
 ) -> memoryview:
     """Decompress into a buffer of limited size, larger with each attempt.
 
-    The formats do not have to say how much is in them, and what they say cannot be trusted.
+    The formats need not say how much data they hold, and what they say cannot be trusted.
     """
     size = min(bytes_max, max(_GUESS_BYTES_MIN, _GUESS_RATIO * len(data)))
     while True:
-        out = bytearray(size)
+        out = _buffer(size)
         try:
             return memoryview(out)[: decompress_into(data, out)]
         except cramjam.DecompressionError as error:
@@ -221,4 +232,13 @@ def _decompress_growing(
                 raise _damaged(error) from None
             if size == bytes_max:
                 raise _too_large(bytes_max) from None
-        size = min(bytes_max, size * _GUESS_RATIO)
+        size = min(bytes_max, size * _GUESS_RATIO) if size < _LAZY_BYTES_MIN else bytes_max
+
+
+def _buffer(size: int) -> bytearray | mmap:
+    """Allocate a buffer.
+
+    A large one comes from the system page by page as it is filled: a `bytearray` would be zeroed first, while every
+    other thread waits.
+    """
+    return bytearray(size) if size < _LAZY_BYTES_MIN else mmap(-1, size)

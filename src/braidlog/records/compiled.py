@@ -1,9 +1,9 @@
-"""What all compiled loops share: the compiler's options, types of arguments, and copying bytes.
+"""What compiled loops share: compiler options, argument types, copying bytes.
 
 Kernels are compiled when their module is imported, for the signatures they declare, and kept in `__pycache__`, so only
 the first import after an installation takes seconds. A kernel that uses one of another module is not compiled again
-when that one changes: who edits them deletes `__pycache__`. Arguments are declared read-only where they are only read,
-because arrays over `bytes` are.
+when that one changes: delete `__pycache__` after editing them. Arguments are declared read-only where they are only
+read, because arrays over `bytes` are.
 """
 
 import sys
@@ -25,7 +25,7 @@ Numbers = NDArray[np.int64]
 SmallNumbers = NDArray[np.int32]
 
 types: Any = numba.types
-# Inside a kernel these fix the width of a number; to everyone else they are integers.
+# Inside a kernel these fix the width of a number; elsewhere they are integers.
 i64: Callable[[Any], int] = cast(Any, np.int64)
 u64: Callable[[Any], int] = cast(Any, np.uint64)
 u8: Callable[[Any], int] = cast(Any, np.uint8)
@@ -49,7 +49,10 @@ _WORD: Any = ir.IntType(64)
 
 
 def compiled(result: Any, *arguments: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Compile a function for these types of result and arguments. It runs without the interpreter's lock."""
+    """Compile a function for these types of result and arguments.
+
+    It runs without the interpreter's lock.
+    """
     compiler: Any = numba.njit
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -59,7 +62,7 @@ def compiled(result: Any, *arguments: Any) -> Callable[[Callable[P, R]], Callabl
         except RuntimeError as error:
             if "cannot cache" not in str(error):
                 raise
-            # Neither beside the source nor in the home directory can anything be written: compile in every process.
+            # Neither the source's folder nor the home directory is writable: compile in every process.
             kernel = compiler(signature, nogil=True)(function)
         return kernel
 
@@ -67,14 +70,19 @@ def compiled(result: Any, *arguments: Any) -> Callable[[Callable[P, R]], Callabl
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
-    """For the smallest parts of kernels: their code becomes part of their callers, which is twice as fast as a call."""
+    """Inline a small part of a kernel into its callers.
+
+    This is twice as fast as a call.
+    """
     compiler: Any = numba.njit
     decorate: Callable[[Callable[P, R]], Callable[P, R]] = compiler(inline="always")
     return decorate(function)
 
 
 def _copy_bytes(typing_context: Any, to: Any, to_position: Any, source: Any, position: Any, count: Any) -> Any:
-    """`to[to_position : to_position + count] = source[position : position + count]`, as one memcpy.
+    """Copy `count` bytes from one array to another, as one memcpy.
+
+    It does `to[to_position : to_position + count] = source[position : position + count]`.
 
     A loop over bytes is ten times slower, because the compiler cannot know that the arrays are apart. Nothing is
     checked: callers have proven that both ranges lie within their arrays.
@@ -101,7 +109,10 @@ copy_bytes: Any = intrinsic(_copy_bytes)
 
 
 def _load_word(typing_context: Any, array: Any, position: Any) -> Any:
-    """Eight bytes from `position` on as one number, the first of them lowest. Callers know that they are there."""
+    """Load eight bytes from `position` on as one little-endian number.
+
+    Callers know that they exist.
+    """
     signature = types.uint64(array, types.int64)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -117,8 +128,10 @@ load_word: Any = intrinsic(_load_word)
 
 
 def _prefetch(typing_context: Any, array: Any, row: Any) -> Any:
-    """Ask for a row of a two-dimensional array before it is needed. The processor goes on meanwhile, so the misses of
-    many rows take no longer than that of one."""
+    """Prefetch a row of a two-dimensional array.
+
+    The processor continues meanwhile, so the misses of many rows take no longer than that of one.
+    """
     signature = types.void(array, types.int64)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

@@ -1,6 +1,6 @@
 """Compiled loops that turn columns into the bytes of records."""
 
-from braidlog.records.batch import HEADER_BYTES
+from braidlog.records.batch import HEADER_BYTES, RECORD_COUNT_MAX
 from braidlog.records.compiled import (
     I32_IN,
     I32_OUT,
@@ -22,7 +22,6 @@ from braidlog.records.compiled import (
 )
 
 _HEADER_BYTES = HEADER_BYTES
-_RECORDS_MAX = 16_777_216
 
 
 @inlined
@@ -32,7 +31,7 @@ def _zigzag(value: int) -> int:
 
 @inlined
 def varint_bytes(value: int) -> int:
-    """How many bytes a number takes."""
+    """Return the size of a number as a varint."""
     rest = _zigzag(value)
     if rest < u64(0x80):
         return i64(1)
@@ -48,7 +47,7 @@ def varint_bytes(value: int) -> int:
 
 @inlined
 def write_varint(out: Bytes, position: int, value: int) -> int:
-    """Write a number; the position behind it."""
+    """Write a number as a varint, and return the position behind it."""
     rest = _zigzag(value)
     while rest >= u64(0x80):
         out[position] = u8(rest & u64(0x7F)) | u8(0x80)
@@ -60,7 +59,10 @@ def write_varint(out: Bytes, position: int, value: int) -> int:
 
 @inlined
 def _field_length(offsets: SmallNumbers, validity: Bytes, index: int) -> int:
-    """Length of a binary column's entry, -1 for null. Without a validity column nothing is null."""
+    """Return the length of a binary column's entry, -1 for null.
+
+    Without a validity column nothing is null.
+    """
     if len(validity) and validity[index] == 0:
         return i64(-1)
     return i64(offsets[index + 1]) - i64(offsets[index])
@@ -107,7 +109,9 @@ def plan_batches(
     batch_ends: Numbers,
     body_bytes: SmallNumbers,
 ) -> tuple[int, int]:
-    """Cut records into batches: (number of batches, bytes of all), or -1 and the record that fits in no batch.
+    """Cut records into batches.
+
+    Returns their number and total size, or -1 and the record that fits in no batch.
 
     `batch_ends` gets two numbers for each batch, the record behind its last one and its bytes with the header;
     `body_bytes` each record's length field.
@@ -133,7 +137,7 @@ def plan_batches(
         else:
             fixed += 1
         body = fixed + varint_bytes(timestamps_ms[index] - timestamps_ms[start]) + varint_bytes(index - start)
-        if index > start and (size + varint_bytes(body) + body > batch_bytes_max or index - start >= _RECORDS_MAX):
+        if index > start and (size + varint_bytes(body) + body > batch_bytes_max or index - start >= RECORD_COUNT_MAX):
             batch_ends[2 * batch_count] = index
             batch_ends[2 * batch_count + 1] = size
             batch_count += 1
@@ -193,7 +197,9 @@ def write_records(
     out: Bytes,
     highest_ms: Numbers,
 ) -> None:
-    """Write the records of every batch that `plan_batches` has cut, with room for its header left before them.
+    """Write the records of every batch that `plan_batches` has cut.
+
+    Room for its header is left before them.
 
     `highest_ms` gets two numbers for each batch: the lowest and the highest timestamp.
     """

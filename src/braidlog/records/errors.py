@@ -1,10 +1,15 @@
-"""What is wrong with a record batch, in Kafka's own terms."""
+"""Errors of record batches, with Kafka's error codes."""
+
+from collections.abc import Sequence
 
 from kio.schema.errors import ErrorCode
 
 
 class InvalidBatch(Exception):
-    """A record batch that cannot be accepted. `error_code` is what Kafka would answer for it."""
+    """A record batch that cannot be accepted.
+
+    `error_code` is what Kafka would answer for it.
+    """
 
     def __init__(self, error_code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -12,5 +17,21 @@ class InvalidBatch(Exception):
         self.message = message
 
 
+class BadRecords(InvalidBatch):
+    """A batch that would be accepted without some of its records."""
+
+    def __init__(self, error_code: ErrorCode, message: str, places: Sequence[int], reason: str) -> None:
+        """`places` are the positions of the bad records in their batch.
+
+        `reason` says what is wrong with each.
+        """
+        super().__init__(error_code, message)
+        self.places = places
+        self.reason = reason
+
+
 class RecordsTooLarge(InvalidBatch):
-    """The records do not fit in the bytes that they may take, which is found out without making more of them."""
+    """The records exceed the bytes that they may take.
+
+    No more than that was ever allocated.
+    """

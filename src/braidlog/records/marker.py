@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from braidlog.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchProducer
 from braidlog.records.errors import InvalidBatch
 from braidlog.records.record import Record, decode_batch, encode_batch, read_batch
 
@@ -32,7 +33,10 @@ class Marker(NamedTuple):
 
 
 def decode_marker(batch: memoryview) -> Marker | None:
-    """The transaction marker in a control batch; None for control records of other kinds, which readers pass over."""
+    """Decode the transaction marker of a control batch.
+
+    None for other control records, which readers skip.
+    """
     header = read_batch(batch)
     if not header.is_control:
         raise InvalidBatch(ErrorCode.invalid_record, "not a control batch")
@@ -60,7 +64,7 @@ def decode_marker(batch: memoryview) -> Marker | None:
 
 
 def encode_marker(marker: Marker, *, partition_leader_epoch: int = -1) -> bytes:
-    """A control batch of this one marker."""
+    """Encode a control batch that holds this marker."""
     record = Record(
         marker.offset, marker.timestamp_ms, _KEY.pack(0, marker.type), _VALUE.pack(0, marker.coordinator_epoch)
     )
@@ -68,8 +72,6 @@ def encode_marker(marker: Marker, *, partition_leader_epoch: int = -1) -> bytes:
         [record],
         base_offset=marker.offset,
         partition_leader_epoch=partition_leader_epoch,
-        producer_id=marker.producer_id,
-        producer_epoch=marker.producer_epoch,
-        is_transactional=True,
-        is_control=True,
+        producer=BatchProducer(marker.producer_id, marker.producer_epoch),
+        flags=TRANSACTIONAL_BIT | CONTROL_BIT,
     )

@@ -1,30 +1,30 @@
-"""Records where they lie: bounds, offsets and keys, so that those that stay can be copied as they are."""
+"""Records in place: bounds, offsets and keys, to copy records unchanged."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from braidlog.records.batch_kernel import Field, index_records
 from braidlog.records.compiled import Bytes, Numbers, SmallNumbers
-from braidlog.records.kernel import Field, index_records
-from braidlog.records.opened import Opened
+from braidlog.records.opened_extents import Opened
 
 
 @dataclass(frozen=True, slots=True)
 class RawRecords:
-    """The records of what was opened, batch after batch."""
+    """The records of opened batches, batch after batch."""
 
     opened: Opened
     offsets: Numbers
     timestamps_ms: Numbers
     places: SmallNumbers
-    """Four numbers for each record, positions in `opened.payload`: its begin, its end, its key's begin, and its key's
-    length, which is -1 for a null key."""
+    """Four numbers for each record: its begin, its end and its key's begin in `opened.payload`, and its key's length,
+    which is -1 for a null key."""
     is_null: Bytes
     """Whether the value is null: a tombstone."""
     row_starts: SmallNumbers
     """The first record of each batch, and the end of the last."""
     problems: SmallNumbers
-    """Of each batch, `kernel.Problem` if its records make no sense. It has none here then."""
+    """For each batch a `problems.Problem`, if its records make no sense. Such a batch has no records here."""
 
     @property
     def count(self) -> int:
@@ -32,7 +32,10 @@ class RawRecords:
 
 
 def index_opened(opened: Opened) -> RawRecords:
-    """Find every record. Of each only the fields up to the value's length are looked at: the rest is copied unread."""
+    """Find every record.
+
+    Only the fields up to the value's length are read: the rest is copied unread.
+    """
     table = opened.table
     total = int(np.maximum(table[:, Field.RECORD_COUNT], 0).sum())
     offsets: Numbers = np.empty(total, dtype=np.int64)

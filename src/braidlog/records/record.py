@@ -1,6 +1,6 @@
-"""Single records: out of a batch, and into one."""
+"""Decodes single records from a batch, and encodes them into one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple
 
@@ -9,21 +9,20 @@ from kio.schema.errors import ErrorCode
 
 from braidlog.records.batch import (
     CODEC_MASK,
-    CONTROL_BIT,
     DELETE_HORIZON_BIT,
     HEADER_BYTES,
     MAGIC,
+    NO_PRODUCER,
     PREFIX_BYTES,
     RECORD_BYTES_MIN,
-    TIMESTAMP_TYPE_BIT,
-    TRANSACTIONAL_BIT,
     BatchHeader,
+    BatchProducer,
     TimestampType,
     has_valid_crc,
     read_header,
 )
-from braidlog.records.codec import CODEC_MAX, Codec, compress, decompress, decompressed_bytes_bound
-from braidlog.records.errors import InvalidBatch, RecordsTooLarge
+from braidlog.records.codec import CODEC_MAX, Codec, compress, decompress
+from braidlog.records.errors import InvalidBatch
 from braidlog.records.varint import add_varint, read_varint
 
 _INT64_MIN = -(1 << 63)
@@ -43,7 +42,10 @@ class Record(NamedTuple):
 
 
 def read_batch(view: memoryview) -> BatchHeader:
-    """The header of the batch that `view` begins with, after its length, magic, codec and CRC were checked."""
+    """Read the header of the batch that `view` begins with, and check it.
+
+    The check covers length, magic, codec and CRC.
+    """
     header = read_header(view)
     if header.magic != MAGIC:
         raise InvalidBatch(ErrorCode.invalid_record, f"record batches must have magic 2, not {header.magic}")
@@ -59,7 +61,7 @@ def read_batch(view: memoryview) -> BatchHeader:
 
 
 def read_payload(view: memoryview, header: BatchHeader, *, bytes_max: int) -> memoryview:
-    """The records' bytes, decompressed. The record count is checked against them."""
+    """Return the records' bytes, decompressed, after a check of the record count."""
     payload = decompress(header.codec, view[HEADER_BYTES : header.total_bytes], bytes_max=bytes_max)
     if not 0 <= header.record_count * RECORD_BYTES_MIN <= len(payload):
         raise _invalid(f"{header.record_count} records do not fit in {len(payload)} bytes")
@@ -67,21 +69,30 @@ def read_payload(view: memoryview, header: BatchHeader, *, bytes_max: int) -> me
 
 
 def decode_batch(view: memoryview, *, bytes_max: int) -> list[Record]:
-    """All records of the batch that `view` begins with. They may decompress to `bytes_max` at most."""
+    """Decode all records of the batch that `view` begins with.
+
+    They may decompress to at most `bytes_max`.
+    """
+    return list(iter_records(view, bytes_max=bytes_max))
+
+
+def iter_records(view: memoryview, *, bytes_max: int) -> Iterator[Record]:
+    """Like `decode_batch`, but one by one.
+
+    A small batch may decompress to millions of records.
+    """
     header = read_batch(view)
     payload = read_payload(view, header, bytes_max=bytes_max)
     log_append_ms = header.timestamp_ms_max if header.timestamp_type is TimestampType.LOG_APPEND else None
-    records: list[Record] = []
     position = 0
     try:
         for _ in range(header.record_count):
             record, position = _decode_record(payload, position, header, log_append_ms)
-            records.append(record)
+            yield record
     except IndexError:
         raise _invalid("the last record is cut off") from None
     if position != len(payload):
         raise _invalid(f"{len(payload) - position} bytes behind the last record")
-    return records
 
 
 def _invalid(message: str) -> InvalidBatch:
@@ -126,7 +137,7 @@ def _decode_record(
 
 
 def _record_end(payload: memoryview, position: int) -> tuple[int, int]:
-    """Where the record at `position` ends, and where its fields begin."""
+    """Return where the record at `position` ends, and where its fields begin."""
     length, position = read_varint(payload, position)
     end = position + length
     if length < RECORD_BYTES_MIN - 1 or end > len(payload):
@@ -143,28 +154,6 @@ def _read_bytes(payload: memoryview, position: int, end: int) -> tuple[bytes | N
     return bytes(payload[position : position + length]), position + length
 
 
-def first_null_key(batch: memoryview, *, bytes_max: int) -> int | None:
-    """The place of the first record without a key, which a compacted topic cannot take, or None if all have one."""
-    header = read_batch(batch)
-    payload = read_payload(batch, header, bytes_max=bytes_max)
-    position = 0
-    try:
-        for index in range(header.record_count):
-            end, position = _record_end(payload, position)
-            # Most deltas take one byte; those that do not are read in full, because a varint's length has a limit.
-            position = position + 2 if payload[position + 1] < 0x80 else read_varint(payload, position + 1)[1]
-            position = position + 1 if payload[position] < 0x80 else read_varint(payload, position)[1]
-            key_bytes, position = read_varint(payload, position)
-            if position > end:
-                raise _invalid("a record's key is longer than the record")
-            if key_bytes < 0:
-                return index
-            position = end
-    except IndexError:
-        raise _invalid("the last record is cut off") from None
-    return None
-
-
 def encode_batch(
     records: Sequence[Record],
     *,
@@ -172,18 +161,17 @@ def encode_batch(
     base_offset: int = 0,
     last_offset_delta: int | None = None,
     partition_leader_epoch: int = -1,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    timestamp_type: TimestampType = TimestampType.CREATE,
-    is_transactional: bool = False,
-    is_control: bool = False,
+    producer: BatchProducer = NO_PRODUCER,
+    flags: int = 0,
     delete_horizon_ms: int | None = None,
 ) -> bytes:
-    """One batch. Offsets are absolute, ascending and not below `base_offset`.
+    """Encode one batch.
 
-    `last_offset_delta` is for compacted batches, whose last records may be gone; `delete_horizon_ms` marks from when
-    on their tombstones may go. With `LOG_APPEND` all records get the time of the latest one.
+    The records' offsets are absolute, ascending and not below `base_offset`.
+
+    `flags` are attribute bits: `TRANSACTIONAL_BIT`, `CONTROL_BIT`, `TIMESTAMP_TYPE_BIT`, with which all records get the
+    time of the latest one. The rest is for compacted batches: `last_offset_delta`, because their last records may be
+    gone, and `delete_horizon_ms`, the time from which their tombstones may go.
     """
     end_offset = base_offset
     for record in records:
@@ -196,13 +184,7 @@ def encode_batch(
         raise ValueError(f"last offset delta {last_offset_delta} does not fit the records")
     base_ms = records[0].timestamp_ms if records else -1
     max_ms = max((record.timestamp_ms for record in records), default=-1)
-    attributes = int(codec)
-    if timestamp_type is TimestampType.LOG_APPEND:
-        attributes |= TIMESTAMP_TYPE_BIT
-    if is_transactional:
-        attributes |= TRANSACTIONAL_BIT
-    if is_control:
-        attributes |= CONTROL_BIT
+    attributes = codec | flags
     if delete_horizon_ms is not None:
         attributes |= DELETE_HORIZON_BIT
         base_ms = delete_horizon_ms
@@ -220,9 +202,9 @@ def encode_batch(
             last_offset_delta,
             base_ms,
             max_ms,
-            producer_id,
-            producer_epoch,
-            base_sequence,
+            producer.producer_id,
+            producer.epoch,
+            producer.base_sequence,
             len(records),
         ),
         compress(codec, payload),
@@ -251,8 +233,8 @@ def _add_bytes(buffer: bytearray, value: bytes | None) -> None:
         buffer += value
 
 
-def _assemble(header: BatchHeader, payload: bytes) -> bytes:
-    """A batch of these fields and records, with length and CRC made to fit them."""
+def _assemble(header: BatchHeader, payload: bytes | memoryview) -> bytes:
+    """Return a batch of these fields and records, with matching length and CRC."""
     after_crc = _AFTER_CRC.pack(*header[5:])
     crc = crc32c(payload, crc32c(after_crc))
     batch_length = HEADER_BYTES - PREFIX_BYTES + len(payload)
@@ -260,29 +242,6 @@ def _assemble(header: BatchHeader, payload: bytes) -> bytes:
     return b"".join((before_crc, after_crc, payload))
 
 
-def recompress(
-    batch: memoryview, codec: Codec, *, level: int | None = None, batch_bytes_max: int, bytes_max: int
-) -> bytes:
-    """The batch with its records compressed another way, and otherwise the same.
-
-    Control batches are never compressed, and a batch that has the codec already stays as it is. The records may
-    decompress to `bytes_max` at most. A batch that would come out over `batch_bytes_max` is refused as too large: it is
-    decompressed only as far as the codec could at best bring back below that, and compressed only up to that.
-    """
-    header = read_batch(batch)
-    if header.codec is codec or header.is_control:
-        return bytes(batch[: header.total_bytes])
-    packed_bytes_max = max(0, batch_bytes_max - HEADER_BYTES)
-    useful_bytes_max = decompressed_bytes_bound(codec, packed_bytes_max)
-    try:
-        payload = read_payload(batch, header, bytes_max=min(bytes_max, useful_bytes_max))
-        packed = compress(codec, payload, level=level, bytes_max=packed_bytes_max)
-    except RecordsTooLarge as error:
-        if error.error_code != ErrorCode.message_too_large and bytes_max < useful_bytes_max:
-            raise
-        how = "uncompressed" if codec is Codec.NONE else f"compressed with {codec.name.lower()}"
-        raise InvalidBatch(
-            ErrorCode.message_too_large, f"batch, {how} as its topic wants it, is over the limit of {batch_bytes_max}"
-        ) from None
-    attributes = header.attributes & ~CODEC_MASK | codec
-    return _assemble(header._replace(attributes=attributes), packed)
+def assemble_batch(header: BatchHeader, codec: Codec, packed: bytes | memoryview) -> bytes:
+    """Return a batch of these fields and records, compressed with `codec`."""
+    return _assemble(header._replace(attributes=header.attributes & ~CODEC_MASK | codec), packed)

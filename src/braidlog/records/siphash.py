@@ -1,7 +1,7 @@
 """SipHash-1-3 with a result of 128 bits: a key's identity in two numbers.
 
-Who does not know the seed cannot make two keys that have the same one, and by accident it does not happen: among a
-billion keys the chance is one in 10²⁰.
+Without the seed nobody can construct two keys with the same hash, and by accident it does not happen: among a billion
+keys the chance is one in 10²⁰.
 """
 
 from braidlog.records.compiled import I64, U8_IN, U64, Bytes, compiled, inlined, types, u64
@@ -28,7 +28,7 @@ def _round(a: int, b: int, c: int, d: int) -> tuple[int, int, int, int]:
 
 @compiled(types.UniTuple(U64, 2), U64, U64, U8_IN, I64, I64)
 def siphash(seed_low: int, seed_high: int, data: Bytes, start: int, length: int) -> tuple[int, int]:
-    """The hash of `data[start : start + length]`, which must lie within it."""
+    """Return the hash of `data[start : start + length]`, which must exist."""
     a = seed_low ^ u64(0x736F6D6570736575)
     b = seed_high ^ u64(0x646F72616E646F6D) ^ u64(0xEE)
     c = seed_low ^ u64(0x6C7967656E657261)

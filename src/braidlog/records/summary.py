@@ -1,10 +1,10 @@
-"""What is told of batches without their bytes: to footers, and to the index."""
+"""Summaries of batches, for footers and for the index."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from braidlog.records.batch import BatchHeader, TimestampType, scan_batches
+from braidlog.records.batch import BatchHeader
 
 
 class BatchSummary(NamedTuple):
@@ -61,21 +61,10 @@ class SummaryBuilder:
         self._batches.append(summary)
         self.length += summary.length
         self._record_count += header.record_count
-        # Where the base timestamp says when tombstones may go, the highest one is the best that is known.
-        own_base = not header.has_delete_horizon and header.timestamp_type is TimestampType.CREATE
-        first_ms = header.timestamp_ms_base if own_base else header.timestamp_ms_max
+        first_ms = header.timestamp_ms_lowest
         self._lowest_ms = first_ms if self._lowest_ms is None else min(self._lowest_ms, first_ms)
         self._highest_ms = max(self._highest_ms, summary.timestamp_ms_max)
 
     def finish(self) -> RunSummary:
         lowest_ms = -1 if self._lowest_ms is None else self._lowest_ms
         return RunSummary(self.length, self._record_count, lowest_ms, self._highest_ms, self._batches)
-
-
-def summarize_run(parts: Iterable[memoryview]) -> RunSummary:
-    """Batches back to back, each part holding whole ones. By their headers alone: no record is decoded."""
-    builder = SummaryBuilder()
-    for part in parts:
-        for _, header in scan_batches(part):
-            builder.add(header)
-    return builder.finish()

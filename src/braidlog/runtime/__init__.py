@@ -1,1 +1,4 @@
-"""What is injected into everything: time, randomness, settings, limits, RPC, metrics, logs."""
+"""What is injected everywhere: time, randomness, settings, limits, RPC, logs.
+
+Metrics belong here, too.
+"""

@@ -1,5 +1,8 @@
-"""Tells glibc to keep freed memory. Megabyte frames would otherwise come fresh from the kernel each time, and the page
-faults cost more than everything else that happens to them."""
+"""Tells glibc to keep freed memory.
+
+Megabyte frames would otherwise come fresh from the kernel each time, and the page faults cost more than everything else
+that happens to them.
+"""
 
 import ctypes
 import sys
@@ -16,10 +19,13 @@ MMAP_BYTES_MIN = 256 * 1024 * 1024
 
 
 def keep_freed_memory(arenas_max: int | None = None) -> bool:
-    """Call once, before the first large allocation. False where the C library is not glibc, and nothing is changed.
+    """Tell glibc to keep freed memory.
 
-    Each thread may get an arena of its own, which keeps what it has freed for itself: with several threads that read in
-    turn, the memory of one read is kept as often as there are threads. `arenas_max` bounds that.
+    Returns False, and changes nothing, with another C library.
+
+    Call it once, before the first large allocation. Each thread may get an arena of its own, which keeps what that
+    thread has freed: with several threads that read in turn, each keeps the memory of one read. `arenas_max` bounds
+    that.
     """
     if not sys.platform.startswith("linux"):
         return False

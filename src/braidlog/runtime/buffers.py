@@ -1,4 +1,4 @@
-"""Buffers for bytes that are about to be overwritten anyway."""
+"""Buffers that are not zeroed, because they are overwritten at once."""
 
 import ctypes
 import sys
@@ -9,7 +9,10 @@ if sys.implementation.name == "cpython":
     _new.argtypes = (ctypes.c_char_p, ctypes.c_ssize_t)
 
     def unzeroed(size_bytes: int) -> bytearray:
-        """A buffer with anything in it: filling a megabyte with zeros takes as long as reading it from the socket."""
+        """Return a buffer with arbitrary content.
+
+        Zeroing a megabyte takes as long as reading it from the socket.
+        """
         buffer: bytearray = _new(None, size_bytes)
         return buffer
 

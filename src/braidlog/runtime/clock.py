@@ -8,6 +8,10 @@ import asyncio
 import time
 from typing import Protocol
 
+# On Linux the monotonic clock stands still while the machine is suspended. macOS has no CLOCK_BOOTTIME, but its
+# CLOCK_MONOTONIC continues, unlike the clock behind `time.monotonic` there.
+_BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 
 class Clock(Protocol):
     def wall_ms(self) -> int:
@@ -16,6 +20,13 @@ class Clock(Protocol):
 
     def monotonic_s(self) -> float:
         """Seconds since an arbitrary moment. Never goes back."""
+        ...
+
+    def boot_s(self) -> float:
+        """Like `monotonic_s`, but continues while the machine is suspended.
+
+        It is for promises that others rely on.
+        """
         ...
 
     async def sleep(self, seconds: float) -> None: ...
@@ -29,6 +40,9 @@ class SystemClock:
 
     def monotonic_s(self) -> float:
         return time.monotonic()
+
+    def boot_s(self) -> float:
+        return time.clock_gettime(_BOOT_CLOCK)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

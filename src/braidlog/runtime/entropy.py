@@ -10,11 +10,11 @@ class Entropy(Protocol):
     def uniform(self, low: float, high: float) -> float: ...
 
     def normal(self) -> float:
-        """A draw from the standard normal distribution."""
+        """Draw from the standard normal distribution."""
         ...
 
     def below(self, bound: int) -> int:
-        """An integer in [0, bound)."""
+        """Draw an integer from [0, bound)."""
         ...
 
     def token(self, length_bytes: int) -> bytes: ...
@@ -22,12 +22,15 @@ class Entropy(Protocol):
     def uuid(self) -> UUID: ...
 
     def fork(self, name: str) -> "Entropy":
-        """An independent stream, so that one component's draws do not shift another's."""
+        """Return an independent stream.
+
+        So one component's draws do not shift another's.
+        """
         ...
 
 
 class SeededEntropy:
-    """Reproducible: the same seed gives the same draws, in every process."""
+    """Draws reproducibly: the same seed gives the same draws in every process."""
 
     def __init__(self, seed: int | str) -> None:
         self._seed = seed
@@ -53,7 +56,10 @@ class SeededEntropy:
 
 
 class SystemEntropy(SeededEntropy):
-    """Seeded by the operating system; identifiers come straight from it, so that no two processes share one."""
+    """Is seeded by the operating system, and takes identifiers from it.
+
+    So no two processes share one.
+    """
 
     def __init__(self) -> None:
         super().__init__(os.urandom(16).hex())

@@ -1,4 +1,4 @@
-"""Errors, sorted by what the caller should do about them."""
+"""Errors, by what the caller should do about them."""
 
 from enum import Enum
 
@@ -9,11 +9,11 @@ class Remedy(Enum):
     RETRY = "retry"
     """The same call may succeed later."""
     REFRESH = "refresh"
-    """What the caller believes is stale: look again, then decide."""
+    """The caller's information is stale: look again, then decide."""
     FIX_INPUT = "fix input"
     """The request or the setting is wrong, and will stay wrong."""
     CHECK_OUTCOME = "check outcome"
-    """Nobody knows whether it happened. Only an idempotent call may be repeated."""
+    """It is unknown whether the call took effect. Only an idempotent call may be repeated."""
     GIVE_UP = "give up"
     """Data or state is damaged, or this process has been replaced."""
 
@@ -21,7 +21,7 @@ class Remedy(Enum):
 class BraidError(Exception):
     """Base of all errors that Braidlog raises on purpose.
 
-    `help` is one line for people: the setting, the command or the fact that mends it.
+    `help` is one line for people: the setting, the command or the fact that resolves the error.
     """
 
     remedy: Remedy = Remedy.GIVE_UP
@@ -42,13 +42,13 @@ class InvalidSetting(BraidError):
 
 
 class ControlUnavailable(BraidError):
-    """The control plane could not be reached, and did not get the call."""
+    """The control plane could not be reached, so it did not get the call."""
 
     remedy = Remedy.RETRY
 
 
 class ControlAway(ControlUnavailable):
-    """The control plane has not been there for a while, so it was not even tried."""
+    """The control plane has been away for a while, so the call was not even tried."""
 
 
 class DeadlineExceeded(BraidError):

@@ -17,13 +17,13 @@ from braidlog.runtime.metrics import CONTENT_TYPE, Metrics
 from braidlog.runtime.quantities import Address
 
 Probe: TypeAlias = Callable[[], str | None]
-"""None when all is well, otherwise what is not."""
+"""Returns None when all is well, otherwise what is wrong."""
 
 Gather: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 
 STOP_TIMEOUT_S = 2
 CONNECTIONS_MAX = 64
-"""Monitoring needs a few. More are answered 503."""
+"""Monitoring needs a few. Further ones get a 503."""
 
 
 def _well() -> str | None:
@@ -31,7 +31,10 @@ def _well() -> str | None:
 
 
 class _Server(uvicorn.Server):
-    """Runs as a guest: signals stay with the process, and the start is an event."""
+    """A guest in the event loop: signals stay with the process.
+
+    `up` says when it has started.
+    """
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -82,8 +85,10 @@ async def serve_http(
     ready: Probe = _well,
     gather: Gather | None = None,
 ) -> AsyncIterator[Address]:
-    """Serve while the context lasts; gives the address that was bound. With `gather`, /metrics shows what it makes of
-    this process' own figures."""
+    """Serve while the context lasts, and yield the bound address.
+
+    With `gather`, /metrics shows what `gather` makes of this process's own figures.
+    """
     listener = _bind(address)
     app = Starlette(routes=_routes(metrics, healthy, ready, gather))
     server = _Server(
@@ -109,7 +114,10 @@ async def serve_http(
 
 
 async def fetch_text(address: Address, path: str, *, timeout_s: float) -> str:
-    """GET from a server like the one above. OSError where it does not answer."""
+    """GET a path from a server like the one above.
+
+    Raises OSError if it does not answer.
+    """
     async with asyncio.timeout(timeout_s):  # a TimeoutError is an OSError
         reader, writer = await asyncio.open_connection(address.host, address.port)
         try:

@@ -1,4 +1,7 @@
-"""Logs, to standard error: for people on a terminal, one JSON object a line elsewhere."""
+"""Logs, to standard error: for people on a terminal, else as JSON.
+
+There is one JSON object a line.
+"""
 
 import logging
 import os
@@ -12,9 +15,15 @@ from structlog.typing import Processor
 
 from braidlog.runtime.clock import Clock, SystemClock
 
+_OWN = "braidlog"
+"""The logger that keeps our own level."""
+
 
 def use_colour(stream: TextIO, environ: Mapping[str, str] | None = None) -> bool:
-    """Whether to colour what goes to `stream`: only on a terminal, and never with NO_COLOR."""
+    """Whether to colour what goes to `stream`.
+
+    Only on a terminal, and never with NO_COLOR.
+    """
     environ = os.environ if environ is None else environ
     return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
@@ -38,7 +47,10 @@ def configure_logs(
     clock: Clock | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> None:
-    """Send all logs, those of libraries too, to `stream` (standard error). Once per process, at its start."""
+    """Send all logs, those of libraries too, to `stream` (standard error).
+
+    Call it once, when the process starts.
+    """
     stream = sys.stderr if stream is None else stream
     human = format == "human" or (format == "auto" and stream.isatty())
     shared: list[Processor] = [
@@ -46,15 +58,18 @@ def configure_logs(
         structlog.stdlib.add_log_level,
         _timestamp(SystemClock() if clock is None else clock, human),
     ]
-    renderer: list[Processor] = (
-        [structlog.dev.ConsoleRenderer(colors=use_colour(stream, environ), pad_event_to=32, sort_keys=False)]
-        if human
-        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+    console = structlog.dev.ConsoleRenderer(
+        colors=use_colour(stream, environ),
+        pad_event_to=32,
+        sort_keys=False,
+        # Prettier formatters show local variables, which hold what clients sent.
+        exception_formatter=structlog.dev.plain_traceback,
     )
-    number = logging.getLevelNamesMapping()[level.upper()]
+    renderer: list[Processor] = (
+        [console] if human else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+    )
     structlog.configure(
         processors=[*shared, *renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.WriteLoggerFactory(file=stream),
         cache_logger_on_first_use=False,
     )
@@ -67,5 +82,18 @@ def configure_logs(
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    # Libraries tell their own stories at info; an operator wants to hear of their troubles only.
-    root.setLevel(max(number, logging.WARNING))
+    set_log_level(level)
+
+
+def log_level() -> str:
+    """The level that this process logs at: debug, info, warning, error or critical."""
+    level = logging.getLogger(_OWN).level
+    return logging.getLevelName(level).lower() if level != logging.NOTSET else "info"
+
+
+def set_log_level(level: str) -> None:
+    number = logging.getLevelNamesMapping()[level.upper()]
+    structlog.configure(**{**structlog.get_config(), "wrapper_class": structlog.make_filtering_bound_logger(number)})
+    logging.getLogger(_OWN).setLevel(number)
+    # Libraries log much at info that no operator needs. Only their warnings and errors matter here.
+    logging.getLogger().setLevel(max(number, logging.WARNING))

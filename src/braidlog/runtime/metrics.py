@@ -1,11 +1,13 @@
-"""What a process counts and measures. Each `Metrics` has a registry of its own: nothing here is global.
+"""The metrics of a process.
 
-Each room adds its own figures, so that they stand beside what they measure.
+Each `Metrics` has its own registry: nothing here is global.
+
+Each room defines its own metrics, so that they stand beside what they measure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.process_collector import ProcessCollector
@@ -13,14 +15,20 @@ from prometheus_client.registry import Collector
 
 from braidlog import __version__
 
+# The creation time of a series is of no use here, and doubles the number of lines.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """Named as Prometheus asks: `braidlog_<what>_<unit>`, `_total` on what only grows."""
+    """A registry of metrics.
+
+    Names follow Prometheus: `braidlog_<what>_<unit>`, with `_total` on counters.
+    """
 
     def __init__(self, *, process: bool = False) -> None:
-        """With `process`, also the process' CPU, memory and descriptors."""
+        """With `process`, include the process's CPU, memory and file descriptors."""
         self.registry = CollectorRegistry()
         if process:
             ProcessCollector(registry=self.registry)
@@ -29,11 +37,11 @@ class Metrics:
         build.labels(__version__).set(1)
 
     def register(self, collector: Collector) -> None:
-        """Add something that computes its figures when asked, such as an agent's meters."""
+        """Add a collector that computes its metrics when asked, such as an agent's meters."""
         self.registry.register(collector)
 
     def render(self) -> bytes:
-        """All figures in Prometheus' text format."""
+        """Return all metrics in Prometheus's text format."""
         return generate_latest(self.registry)
 
 
@@ -46,7 +54,10 @@ class _Families(Collector):
 
 
 def merge_figures(own: str, parts: Mapping[str, str], label: str) -> bytes:
-    """Several processes' figures as one text: those of each part with its name as a label, this process' without."""
+    """Merge the metrics of several processes into one text.
+
+    Those of each part get its name as a label.
+    """
     families: dict[str, Metric] = {}
     for name, text in [("", own), *parts.items()]:
         for family in text_string_to_metric_families(text):

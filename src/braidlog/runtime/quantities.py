@@ -1,4 +1,7 @@
-"""Sizes, durations and addresses as people write them: `4MiB`, `250ms`, `127.0.0.1:9092`."""
+"""Sizes, durations and addresses as people write them.
+
+For example `4MiB`, `250ms` and `127.0.0.1:9092`.
+"""
 
 import re
 from collections.abc import Mapping
@@ -51,13 +54,49 @@ def parse_seconds(value: object) -> float:
     return float(_parse(value, {"": 1000, **_MILLISECONDS}, "a duration", "ms, s, m, h, d") / 1000)
 
 
+def parse_rate(value: object) -> float:
+    """Bytes a second from "1GiB/s", "116.7MiB" or 1000. A rate need not be whole."""
+    text = value.strip().removesuffix("/s") if isinstance(value, str) else value
+    return float(_parse(text, _BYTES, "a rate", "B/s, KB/s, MB/s, GB/s, TB/s, KiB/s, MiB/s, GiB/s, TiB/s"))
+
+
 def format_bytes(size: float) -> str:
-    """ "4.0 MiB", for people."""
+    """ "4MiB" or "4.1MiB": about so much, for people."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+            return f"{size:.0f}{unit}" if unit == "B" else f"{_one_digit(size)}{unit}"
         size /= 1024
-    return f"{size:.1f} TiB"
+    return f"{_one_digit(size)}TiB"
+
+
+def _one_digit(number: float) -> str:
+    return f"{number:.1f}".removesuffix(".0")
+
+
+def write_bytes(size: int) -> str:
+    """ "256MiB" or "1000B": exactly, so that `parse_bytes` gives the same number again."""
+    return _write(size, {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4})
+
+
+def write_milliseconds(ms: int) -> str:
+    """ "250ms" or "7d": exactly."""
+    return _write(ms, {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000})
+
+
+def write_seconds(seconds: float) -> str:
+    """ "30s" or "500ms": exactly, where it is a whole number of milliseconds."""
+    ms = Fraction(str(seconds)) * 1000
+    return write_milliseconds(int(ms)) if ms.denominator == 1 else f"{seconds}s"
+
+
+def _write(quantity: int, units: Mapping[str, int]) -> str:
+    """Write a quantity in the largest unit that divides it.
+
+    Zero has the smallest unit.
+    """
+    fitting = [unit for unit, size in units.items() if quantity % size == 0]
+    unit = fitting[-1] if quantity else fitting[0]
+    return f"{quantity // units[unit]}{unit}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -72,7 +111,10 @@ class Address:
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether it means every interface: good to listen on, impossible to connect to."""
+        """Whether the host stands for every interface.
+
+        It is good to listen on, and impossible to connect to.
+        """
         return self.host in {"0.0.0.0", "::"}
 
     @classmethod
@@ -93,3 +135,26 @@ class Address:
         if not (port.isascii() and port.isdigit() and int(port) <= 65535):
             raise ValueError(f"has the port {port!r}, which is not a number from 0 to 65535")
         return cls(host, int(port))
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """The addresses of one service, such as `a:9190`.
+
+    It is `a:9190,b:9190` if the service can move between them.
+    """
+
+    each: tuple[Address, ...]
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.each))
+
+    @classmethod
+    def parse(cls, value: object) -> "Addresses":
+        if isinstance(value, Addresses):
+            return value
+        if isinstance(value, Address):
+            return cls((value,))
+        if not isinstance(value, str):
+            raise ValueError("is not an address: write HOST:PORT, or several with commas between them")
+        return cls(tuple(Address.parse(part) for part in value.split(",")))

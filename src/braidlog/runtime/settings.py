@@ -1,4 +1,6 @@
-"""Everything an operator may set. Plain data: what can be written in a file. Components are injected elsewhere.
+"""Everything an operator may set.
+
+Plain data: what can be written in a file. Components are injected elsewhere.
 
 A flag wins over the environment (`BRAIDLOG_UPLOAD_SIZE_BYTES`), which wins over the file (`braidlog.toml`), which wins
 over the default. Names are Kafka's where Kafka has one; dots, dashes and underscores in them mean the same, so that
@@ -8,23 +10,32 @@ over the default. Names are Kafka's where Kafka has one; dots, dashes and unders
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from braidlog.runtime.errors import InvalidSetting
-from braidlog.runtime.limits import OBJECT_BYTES_MAX, PARTITIONS_PER_TOPIC_MAX
-from braidlog.runtime.quantities import Address, parse_bytes, parse_milliseconds, parse_seconds
+from braidlog.runtime.limits import BATCH_DECOMPRESSED_BYTES_MAX, OBJECT_BYTES_MAX, PARTITIONS_PER_TOPIC_MAX
+from braidlog.runtime.quantities import (
+    Address,
+    Addresses,
+    parse_bytes,
+    parse_milliseconds,
+    parse_seconds,
+    write_bytes,
+    write_milliseconds,
+    write_seconds,
+)
 
 ENVIRONMENT_PREFIX = "BRAIDLOG_"
 
 STORE_SCHEMES = ("file", "memory", "s3", "gs", "az")
-METADATA_SCHEMES = ("sqlite",)
+METADATA_SCHEMES = ("sqlite", "bucket", "postgresql")
 
 KIB, MIB = 1024, 1024**2
 
@@ -38,15 +49,18 @@ def _address_auto_or_off(value: object) -> object:
 
 
 def _absolute_url(url: str, schemes: tuple[str, ...]) -> str:
-    """Check the scheme, and make a relative path absolute, so that every part of a process means the same place."""
+    """Check the scheme, and make a relative path absolute.
+
+    So every part of a process means the same place.
+    """
     scheme, separator, rest = url.partition("://")
     if not separator:
         raise ValueError(f"is not a URL: it starts with one of {', '.join(f'{known}://' for known in schemes)}")
     if scheme not in schemes:
         raise ValueError(f"has the unknown scheme {scheme!r}: use one of {', '.join(schemes)}")
-    if scheme in {"file", "sqlite"}:
+    if scheme in {"file", "sqlite", "bucket"}:
         path, question_mark, query = rest.partition("?")
-        if url == "sqlite://":  # in memory
+        if url in {"sqlite://", "bucket://"}:  # in memory; in the store alone
             return url
         if path.lstrip("/").startswith(("./", "../")):
             path = path.lstrip("/")
@@ -62,8 +76,10 @@ def _absolute_url(url: str, schemes: tuple[str, ...]) -> str:
             absolute = os.path.abspath(path)
         absolute = f"/{absolute.lstrip('/')}"  # abspath keeps two slashes at the front
         return f"{scheme}://{absolute}{question_mark}{query}"
+    if scheme == "postgresql" and urlsplit(url).password is not None:
+        raise ValueError("holds a password, which others could read: set PGPASSWORD, or use a password file")
     if scheme != "memory" and not rest.strip("/"):
-        raise ValueError("names no bucket")
+        raise ValueError("names no bucket" if scheme != "postgresql" else "names no server")
     return url
 
 
@@ -85,6 +101,7 @@ Size = Annotated[int, BeforeValidator(parse_bytes)]
 Milliseconds = Annotated[int, BeforeValidator(parse_milliseconds)]
 Seconds = Annotated[float, BeforeValidator(parse_seconds), Field(allow_inf_nan=False)]
 Listen = Annotated[Address, BeforeValidator(Address.parse)]
+ControlAddresses = Annotated[Addresses, BeforeValidator(Addresses.parse)]
 OptionalListen = Annotated[Address | None, BeforeValidator(_address_or_off)]
 CacheListen = Annotated[Literal["auto"] | Address | None, BeforeValidator(_address_auto_or_off)]
 StoreUrl = Annotated[str, AfterValidator(_store_url)]
@@ -99,68 +116,75 @@ class CommonSettings(BaseModel):
     )
 
     store_url: StoreUrl = Field("file://./data/store", examples=["s3://bucket/prefix"])
-    """Where all data lies. file://, memory://, s3://, gs:// or az://."""
+    """Where all data lies: a file://, memory://, s3://, gs:// or az:// URL."""
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", examples=["info"])
-    """What is logged: debug, info, warning or error, and whatever is worse."""
+    """The least severe messages to log."""
     log_format: Literal["auto", "human", "json"] = Field("auto", examples=["json"])
     """human, json, or auto: human on a terminal, json elsewhere."""
     sequence_age_ms: Milliseconds = Field(60_000, ge=100, le=86_400_000, examples=["60s"])
-    """How long an agent fills one sequence of its journal. It acknowledges nothing in one that is twice as old, so what
-    was sealed four times as long ago can be deleted, fences and all."""
+    """How long an agent fills one journal sequence. Past twice this age it acknowledges nothing there. At four times
+    this age, a sequence whose files are all sequenced may be deleted, with its fences."""
 
 
 class AgentSettings(CommonSettings):
     """What an agent needs to know."""
 
     listen: Listen = Field(Address("127.0.0.1", 9092), examples=["0.0.0.0:9092"])
-    """Where Kafka clients connect. Port 0 takes any free one."""
+    """The address for Kafka clients. Port 0 takes any free port."""
     advertised: OptionalListen = Field(None, examples=["broker-1.example.com:9092"])
-    """What clients are told to connect to; by default where the agent listens."""
-    control: Listen = Field(Address("127.0.0.1", 9190), examples=["10.0.0.5:9190"])
-    """Where the control plane is, for an agent that runs apart from it."""
+    """The address that clients are told; by default the one that the agent listens on."""
+    control: ControlAddresses = Field(
+        Addresses((Address("127.0.0.1", 9190),)), examples=["10.0.0.5:9190,10.0.1.5:9190"]
+    )
+    """The address of the control plane, for an agent that runs apart from it; with commas, of its standbys too."""
     zone: Annotated[str, AfterValidator(_plain_name)] = Field("", examples=["us-east-1a"])
-    """The zone that this agent is in. Compared with the clients' client.rack."""
+    """The zone of this agent. Clients in it name it in client.rack."""
     metrics_listen: OptionalListen = Field(Address("127.0.0.1", 9404), examples=["0.0.0.0:9404"])
-    """Where /metrics, /healthz and /readyz are served; `off` for nowhere."""
+    """The address of /metrics, /healthz and /readyz; `off` serves none."""
 
     upload_size_bytes: Size = Field(4 * MIB, ge=4 * KIB, le=OBJECT_BYTES_MAX // 2, examples=["4MiB"])
-    """A batch is uploaded when it has this many bytes; where PUTs cost nothing, at twice as many behind another one."""
+    """Upload a batch when it has this many bytes. Where PUTs are free and another one is under way: twice as many."""
     upload_interval_ms: Milliseconds = Field(250, ge=1, le=60_000, examples=["250ms"])
-    """A batch is uploaded at the latest this long after its first record."""
+    """Upload a batch at the latest this long after its first record."""
     upload_budget_usd_month: float = Field(65.0, ge=0, allow_inf_nan=False, examples=["65"])
-    """What may be spent on uploads that close before size or interval ask for it, to answer sooner."""
+    """The money for uploads that start before size or interval ask for it, so that producers wait less."""
     store_price: Literal["auto", "s3-standard", "s3-express", "free"] = Field("auto", examples=["s3-standard"])
-    """The prices that the budget is reckoned with; auto goes by the store's URL, and takes what is not AWS as free."""
+    """The price list for the budget. auto goes by the store's URL, and takes whatever is not AWS as free."""
     store_latency: Literal["none", "s3", "s3-express"] = Field("none", examples=["s3"])
-    """Makes every request to the store take as long as it would there, to see on one machine what a cloud shows."""
+    """Make every request to the store take as long as it would take there, to see on one machine what a cloud shows."""
     uploads_in_flight_max: int = Field(16, ge=1, le=1024, examples=["16"])
-    """How many uploads run at the same time; with several shards, how many of each group of them."""
+    """How many uploads run at the same time; with several shards, in each group of shards."""
     memory_budget_bytes: Size = Field(512 * MIB, ge=16 * MIB, examples=["512MiB"])
-    """Bytes of produced records held until they are acknowledged. At the limit, sockets are no longer read."""
+    """Bytes of produced records to hold until they are acknowledged. At the limit, the agent stops reading sockets."""
     response_budget_bytes: Size = Field(1024 * MIB, ge=16 * MIB, examples=["1GiB"])
-    """Bytes of fetched records held until they are sent. At the limit, fetches wait for clients that take theirs."""
+    """Bytes of fetched records to hold until they are sent. At the limit, fetches wait until clients take theirs."""
+    batch_expanded_bytes_max: Size = Field(
+        BATCH_DECOMPRESSED_BYTES_MAX, ge=1 * MIB, le=BATCH_DECOMPRESSED_BYTES_MAX, examples=["64MiB"]
+    )
+    """The most bytes that a batch may decompress to. A larger one is refused, and Java's producers then split it."""
     cache_bytes: Size = Field(256 * MIB, examples=["256MiB"])
     """Memory for what was written or read lately."""
     cache_listen: CacheListen = Field("auto", examples=["0.0.0.0:9600"])
-    """Where other agents of the zone read out of it; auto: any free port of the host that listens; off: they do not."""
+    """Where other agents of the zone read this cache. auto: any free port of the host that listens; off: nowhere."""
 
     shards: int = Field(0, ge=0, le=256, examples=["8"])
-    """Processes that an agent consists of, each with its own port and node id. 0: one per core; for `braid up`, one."""
+    """How many processes an agent has, each with its own port and node id. 0: one per core; for `braid up`, one, which
+    shares its process with the control plane and needs a single port."""
     upload_policy: Literal["adaptive", "per-shard", "funnel", "coordinator"] = Field("adaptive", examples=["adaptive"])
-    """How shards share their uploads. All but adaptive are there to be compared with it."""
+    """How shards share their uploads. The policies other than adaptive are there to be compared with it."""
 
     request_timeout_ms: Milliseconds = Field(30_000, ge=100, le=3_600_000, examples=["30s"])
-    """A produce request's time: two thirds for its upload, a third for sequencing. Then its producer should retry."""
+    """The time for a produce request: two thirds for its upload, a third for sequencing. Then producers retry."""
     commit_timeout_ms: Milliseconds = Field(10_000, ge=100, le=3_600_000, examples=["10s"])
-    """How long a call to the control plane may take."""
+    """The time for a call to the control plane."""
 
     ripcord: Literal["off", "on", "auto"] = Field("off", examples=["auto"])
-    """on: all topics are journaled, so that writes never wait for the control plane. auto: only while it is away."""
+    """on: journal all topics, so that writes never wait for the control plane. auto: only while it is away."""
     ripcord_after_ms: Milliseconds = Field(5_000, ge=100, le=600_000, examples=["5s"])
-    """A control plane that did not answer for so long is away: what needs it is refused at once, to be tried again."""
+    """A control plane that was silent for this long is away. Requests that need it are then refused, to be retried."""
 
     auto_create_topics_enable: bool = Field(True, examples=["true"])
-    """Whether a topic comes into being when a client first asks for it."""
+    """Whether to create a topic when a client first asks for it."""
 
     @property
     def advertised_host(self) -> str:
@@ -174,60 +198,69 @@ class ControlPlaneSettings(CommonSettings):
     metadata_url: MetadataUrl = Field(
         "sqlite:///./data/metadata.db", examples=["sqlite:///var/lib/braidlog/metadata.db"]
     )
-    """Where the catalog, the index, producers and groups are kept."""
+    """Where to keep the catalog, the index, producers and groups: a SQLite file, `bucket://` for the store itself, or
+    `postgresql://`. `bucket:///path/to/image` keeps a local image too, which makes starts quicker."""
+    take_over: bool = Field(False, examples=["true"])
+    """Start although another process holds the metadata, and end that process. Otherwise the second does not start."""
+    standby: bool = Field(False, examples=["true"])
+    """Wait while another control plane holds the metadata, in the bucket or in PostgreSQL, and take over when it stops
+    or falls silent."""
+    take_over_after_s: Seconds = Field(4.0, ge=2, le=3_600, examples=["4s"])
+    """How long the holder of metadata in the bucket or in PostgreSQL may store nothing before others take it for dead.
+    Alive, it stores something every second."""
     control_listen: Listen = Field(Address("127.0.0.1", 9190), examples=["0.0.0.0:9190"])
-    """Where agents connect, where the control plane is a process of its own."""
+    """The address for agents, workers and commands."""
     control_metrics_listen: OptionalListen = Field(Address("127.0.0.1", 9405), examples=["0.0.0.0:9405"])
-    """Where the control plane's own /metrics, /healthz and /readyz are served; `off` for nowhere."""
+    """The address of the control plane's own /metrics, /healthz and /readyz; `off` serves none."""
 
     num_partitions: int = Field(1, ge=1, le=PARTITIONS_PER_TOPIC_MAX, examples=["6"])
-    """Partitions of a topic whose creator does not say how many, until num.partitions is set on the cluster itself."""
+    """Partitions of a topic whose creator names no number, until num.partitions is set on the cluster itself."""
     group_initial_rebalance_delay_ms: Milliseconds = Field(500, ge=0, le=300_000, examples=["3s"])
-    """How long an empty group waits for more members before it hands out partitions."""
-    group_min_session_timeout_ms: Milliseconds = Field(1_000, ge=1, le=1_800_000, examples=["6s"])
+    """How long an empty group waits for more members before it assigns partitions."""
+    group_min_session_timeout_ms: Milliseconds = Field(6_000, ge=1, le=1_800_000, examples=["6s"])
     """The shortest session.timeout.ms that a consumer may ask for."""
     group_max_session_timeout_ms: Milliseconds = Field(1_800_000, ge=1, examples=["30m"])
     """The longest session.timeout.ms that a consumer may ask for."""
     transaction_max_timeout_ms: Milliseconds = Field(900_000, ge=1, le=43_200_000, examples=["15m"])
     """The longest transaction.timeout.ms that a producer may ask for."""
     transactional_id_expiration_ms: Milliseconds = Field(604_800_000, ge=1_000, examples=["7d"])
-    """A transactional id that was not used for so long is forgotten."""
+    """Forget a transactional id that was not used for this long."""
     group_consumer_session_timeout_ms: Milliseconds = Field(45_000, ge=100, le=1_800_000, examples=["45s"])
-    """After this without a heartbeat a member of a group with group.protocol=consumer is gone."""
+    """Remove a member of a group with group.protocol=consumer after this long without a heartbeat."""
     group_consumer_heartbeat_interval_ms: Milliseconds = Field(5_000, ge=10, le=600_000, examples=["5s"])
-    """How often such members are asked to be heard of."""
+    """How often such a member sends a heartbeat."""
     group_consumer_migration_policy: Literal["disabled", "upgrade", "downgrade", "bidirectional"] = Field(
         "bidirectional", examples=["bidirectional"]
     )
-    """Whether groups go over from the classic to the consumer protocol, and back, while they have members."""
+    """Whether a group with members may change between the classic and the consumer protocol."""
     write_epoch_interval_s: Seconds = Field(60.0, ge=1, le=86_400, examples=["60s"])
     """How often the write epoch grows. Objects of an epoch below the floor can never be sequenced."""
     agent_session_timeout_s: Seconds = Field(10.0, ge=1, le=3_600, examples=["10s"])
-    """An agent that was not heard of for so long is no longer named to clients."""
+    """Stop naming an agent to clients after this long without a heartbeat."""
     sweep_grace_s: Seconds = Field(3_600.0, ge=5, examples=["1h"])
-    """How long an upload may take to be sequenced. Then it never will be, and what is left of it is deleted."""
+    """How long an upload may take to be sequenced. After that it never is, and the sweeper deletes it."""
     sweep_interval_s: Seconds = Field(60.0, ge=0.1, le=86_400, examples=["60s"])
-    """How often objects that nothing refers to are looked for; at least once in a write epoch."""
+    """How often to look for objects that nothing refers to; at least once in a write epoch."""
     full_sweep_interval_s: Seconds = Field(86_400.0, ge=1, examples=["1d"])
-    """How often the whole store is listed for them, because some uploads land long after they were given up."""
+    """How often to list the whole store for them, because some uploads land long after their agent gave them up."""
     retention_check_interval_s: Seconds = Field(300.0, ge=1, le=86_400, examples=["5m"])
-    """How often retention is applied."""
+    """How often to apply retention."""
 
     scan_interval_ms: Milliseconds = Field(30_000, ge=10, le=3_600_000, examples=["30s"])
-    """How often journals are looked for that nobody has told of."""
+    """How often to look for journal files that no agent has reported."""
     lightning_gap_ms: Milliseconds = Field(60_000, ge=10, le=86_400_000, examples=["60s"])
     """How long a journaled batch of an idempotent producer waits for those before it. Then it is appended anyway."""
     replay_files_per_s: float = Field(200.0, ge=0, allow_inf_nan=False, examples=["200"])
-    """How many files that were left in journals are sequenced a second, so that new ones go first. 0: no limit."""
+    """How many leftover journal files to sequence a second, so that new ones go first. 0: no limit."""
 
     job_check_interval_s: Seconds = Field(15.0, ge=0.1, le=86_400, examples=["15s"])
-    """How often it is looked for what should be merged or compacted."""
+    """How often to look for merge and compaction work."""
     job_lease_s: Seconds = Field(30.0, ge=0.5, le=3_600, examples=["30s"])
-    """A worker that was not heard of for so long has lost its job to the next one."""
+    """How long a worker may be silent before its job goes to the next one."""
     merge_size_bytes: Size = Field(64 * MIB, ge=4 * KIB, le=OBJECT_BYTES_MAX // 2, examples=["64MiB"])
-    """How large objects become by merging and compaction."""
+    """The size of the objects that merging and compaction write."""
     merge_age_s: Seconds = Field(60.0, ge=0, le=86_400, examples=["60s"])
-    """What is younger is not merged: its readers have it in caches."""
+    """Do not merge what is younger: its readers have it in caches."""
     compaction_size_bytes: Size = Field(1 * MIB, ge=0, examples=["1MiB"])
     """A partition with less to compact waits for compaction_interval_s, however dirty it is."""
     compaction_interval_s: Seconds = Field(600.0, ge=0, examples=["10m"])
@@ -238,7 +271,10 @@ class ControlPlaneSettings(CommonSettings):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings of a deployment, as one file describes it. Each process takes the part that concerns it."""
+    """All settings of a deployment, as one file describes it.
+
+    Each process takes the part that concerns it.
+    """
 
     agent: AgentSettings
     control: ControlPlaneSettings
@@ -252,6 +288,23 @@ Model = TypeVar("Model", bound=CommonSettings)
 def fields() -> dict[str, FieldInfo]:
     """Every setting by its name."""
     return {**AgentSettings.model_fields, **ControlPlaneSettings.model_fields}
+
+
+_WRITERS: Mapping[Any, Callable[[Any], str]] = {
+    parse_bytes: write_bytes,
+    parse_milliseconds: write_milliseconds,
+    parse_seconds: write_seconds,
+}
+
+
+def written(name: str, value: Any) -> str:
+    """A setting's value as a person writes it: `256MiB`, `250ms`, `off`."""
+    if value is None:
+        return "off" if name.endswith("listen") else "-"
+    for rule in fields()[name].metadata:
+        if isinstance(rule, BeforeValidator) and rule.func in _WRITERS:
+            return _WRITERS[rule.func](value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _canonical(name: str) -> str:
@@ -270,9 +323,16 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _unknown(name: str, origin: str) -> InvalidSetting:
-    close = difflib.get_close_matches(name, fields(), n=1, cutoff=0.5)
-    help_line = f"Did you mean {close[0]}?" if close else "`braid settings` lists all that exist."
-    return InvalidSetting(f"{name} ({origin}) is not a setting", help=help_line)
+    return InvalidSetting(f"{name} ({origin}) is not a setting", help=advice_for(name, fields(), likeness=0.5))
+
+
+def advice_for(unknown: str, known: Iterable[str], *, likeness: float) -> str:
+    """Suggest the known name that is most like an unknown one.
+
+    `likeness` is how alike they must be, from 0 (not at all) to 1 (equal).
+    """
+    close = difflib.get_close_matches(unknown, list(known), n=1, cutoff=likeness)
+    return f"Did you mean {close[0]}?" if close else "`braid settings` lists all that exist."
 
 
 def _read_file(path: Path) -> dict[str, Any]:
@@ -319,9 +379,9 @@ def _check_together(agent: AgentSettings, control: ControlPlaneSettings) -> None
         )
     if agent.memory_budget_bytes < 2 * agent.upload_size_bytes:
         raise InvalidSetting(
-            f"memory_budget_bytes={agent.memory_budget_bytes} holds less than two uploads of "
-            f"upload_size_bytes={agent.upload_size_bytes}",
-            help=f"For example: memory_budget_bytes={4 * agent.upload_size_bytes}",
+            f"memory_budget_bytes={write_bytes(agent.memory_budget_bytes)} holds less than two uploads of "
+            f"upload_size_bytes={write_bytes(agent.upload_size_bytes)}",
+            help=f"For example: memory_budget_bytes={write_bytes(4 * agent.upload_size_bytes)}",
         )
     if control.group_consumer_heartbeat_interval_ms >= control.group_consumer_session_timeout_ms:
         raise InvalidSetting(

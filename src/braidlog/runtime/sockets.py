@@ -1,4 +1,4 @@
-"""What a connection's socket is told."""
+"""Options of a connection's socket."""
 
 import socket
 from contextlib import suppress
@@ -7,13 +7,15 @@ _LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "::ffff:127.0.0.1"})
 
 
 def leave_unpaced(connection: socket.socket) -> None:
-    """Where the peer is on the same machine, choose the congestion control that every Linux has and that does not pace.
+    """Turn off pacing for a peer on the same machine.
 
-    Nothing can be congested on that way. A system that prefers one that paces what it sends (BBR) pays for its timers:
-    sending a gigabyte takes half as much CPU again, and it arrives in more and smaller pieces.
+    It chooses a congestion control that does not pace.
+
+    Loopback cannot be congested. Where the system's default paces (BBR), its timers make a gigabyte cost half as much
+    CPU again, and the data arrives in more and smaller pieces.
     """
     if not hasattr(socket, "TCP_CONGESTION") or connection.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    with suppress(OSError):  # it may be gone already, and it works as it is
+    with suppress(OSError):  # the peer may be gone, and the default works too
         if connection.getpeername()[0] in _LOOPBACK_HOSTS:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")

@@ -1,4 +1,7 @@
-"""Background tasks that belong to somebody: kept alive, seen when they fail, and ended with their owner."""
+"""Background tasks with an owner, with which they end.
+
+They are kept alive, and their failures are logged.
+"""
 
 import asyncio
 from collections.abc import Coroutine
@@ -10,10 +13,16 @@ log = structlog.get_logger(__name__)
 
 
 class TaskGroup:
-    """Tasks that outlive the call that spawned them. An unexpected error is logged, and does not end the rest."""
+    """Tasks that outlive the call that spawned them.
+
+    An unexpected error is logged, and does not end the rest.
+    """
 
     def __init__(self, name: str, *, errors_are_awaited: bool = False) -> None:
-        """With `errors_are_awaited`, whoever awaits a task hears of its error, and it is not logged."""
+        """With `errors_are_awaited`, errors are not logged.
+
+        They go to whoever awaits the task.
+        """
         self._name = name
         self._errors_are_awaited = errors_are_awaited
         self._tasks: dict[asyncio.Task[Any], None] = {}
@@ -30,7 +39,7 @@ class TaskGroup:
             log.error("background task failed", group=self._name, error=repr(error), exc_info=error)
 
     async def wait_all(self) -> None:
-        """Return when no task is left, those that are spawned meanwhile included."""
+        """Return when no task is left, including those that are spawned meanwhile."""
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 

@@ -1,4 +1,7 @@
-"""Tunables of the C library: it reads them from the environment when a process starts, and never again."""
+"""Tunables of the C library.
+
+It reads them from the environment when a process starts, and never again.
+"""
 
 import os
 import sys
@@ -7,13 +10,16 @@ from collections.abc import Mapping
 VARIABLE = "GLIBC_TUNABLES"
 STREAMED_COPY_TUNABLE = "glibc.cpu.x86_non_temporal_threshold"
 STREAMED_COPY_BYTES_MIN = 256 * 1024
-"""Copies from this size on go past the processor's caches. What is packed into an object is not looked at again soon,
-and memory that is written to from end to end need not be read first: that makes the copy half as expensive. Left to
-itself, glibc begins at three quarters of the processor's last cache, which may be hundreds of megabytes."""
+"""Copies of at least this size bypass the processor's caches. Bytes that were packed into an object are not read again
+soon, and memory that is overwritten from end to end need not be read first, which halves the cost of the copy. By
+default, glibc starts at three quarters of the last-level cache, which may be hundreds of megabytes."""
 
 
 def tuned(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a process that moves megabytes. What somebody else has chosen stays as it is."""
+    """Return the environment for a process that moves megabytes.
+
+    A value that is set already stays.
+    """
     given = environ.get(VARIABLE, "")
     if not _has_streamed_copies() or STREAMED_COPY_TUNABLE in given:
         return dict(environ)
@@ -22,8 +28,12 @@ def tuned(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def restart_tuned() -> None:
-    """Begin this program again, as the same process and with the same arguments, unless it is tuned already. For its
-    first step: nothing is flushed or closed."""
+    """Restart this program in the same process, unless it is tuned already.
+
+    The arguments stay the same.
+
+    Call it as the first step: nothing is flushed or closed.
+    """
     environ = tuned(os.environ)
     if sys.executable and environ != dict(os.environ):
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environ)

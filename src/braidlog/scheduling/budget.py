@@ -1,7 +1,9 @@
-"""The PUT budget: how many uploads may start before they must, so that a lone write need not wait out the interval.
+"""The PUT budget: how many uploads may start early.
 
-An agent has one budget. Each of its groups holds a part of it in proportion to its shards: a split divides rate and
-savings, a merge adds them up, and nothing is won or lost on the way.
+So a lone write need not wait out the interval.
+
+An agent has one budget. Each of its shard groups has a part of it in proportion to its shards: a split divides rate and
+savings, a merge adds them up, and nothing is won or lost.
 """
 
 import math
@@ -10,15 +12,18 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class PutBudget:
-    """A token bucket of early uploads. It never delays an upload that size or time demands; those draw on it too, so
-    that a month's bill stays near the budget while the load allows it."""
+    """A token bucket of early uploads.
+
+    It never delays an upload that size or interval demands. Those draw on it too, so that a month's bill stays near the
+    budget while the load allows it.
+    """
 
     puts_per_s: float
     """Infinite where PUTs cost nothing."""
     burst: float
-    """What it starts with, and the most that it saves up; though always up to one PUT, however small a part it is."""
+    """PUTs that it starts with, and the most that it saves up; but it may always save up one PUT."""
     tokens: float = -1.0
-    """PUTs that it has now; negative before its first use, when it is full."""
+    """PUTs that it has now; negative before its first use, when it has its full burst."""
     refilled_s: float = 0.0
 
     @property
@@ -45,12 +50,12 @@ class PutBudget:
         return True
 
     def take_due(self, now_s: float) -> None:
-        """Note a PUT that happens anyway."""
+        """Spend one PUT, as far as there is one, on an upload that happens anyway."""
         self.refill(now_s)
         self.tokens = max(0.0, self.tokens - 1.0)
 
     def next_early_s(self, now_s: float) -> float:
-        """Seconds until an early upload may be afforded; 0 if it is now."""
+        """Return the seconds until the budget has an early upload; 0 if it has one now."""
         self.refill(now_s)
         if self.tokens >= 1.0:
             return 0.0
@@ -58,7 +63,10 @@ class PutBudget:
 
 
 def budget_share(puts_per_s: float, burst: float, member_count: int, shard_count: int) -> PutBudget:
-    """The part of an agent's budget that a group of so many of its shards starts with."""
+    """Return the part of an agent's budget with which a group starts.
+
+    The group has `member_count` shards.
+    """
     if not 1 <= member_count <= shard_count:
         raise ValueError(f"a group of {member_count} of {shard_count} shards")
     share = member_count / shard_count
@@ -66,7 +74,7 @@ def budget_share(puts_per_s: float, burst: float, member_count: int, shard_count
 
 
 def split_budget(budget: PutBudget, lower_count: int, upper_count: int, now_s: float) -> tuple[PutBudget, PutBudget]:
-    """For the halves of a group that splits into so many shards each."""
+    """Divide a group's budget between the halves of a split."""
     if lower_count < 1 or upper_count < 1:
         raise ValueError(f"a group does not split into {lower_count} and {upper_count} shards")
     budget.refill(now_s)
@@ -78,6 +86,7 @@ def split_budget(budget: PutBudget, lower_count: int, upper_count: int, now_s: f
 
 
 def merge_budgets(lower: PutBudget, upper: PutBudget, now_s: float) -> PutBudget:
+    """Add up the budgets of two groups that merge."""
     lower.refill(now_s)
     upper.refill(now_s)
     merged = PutBudget(lower.puts_per_s + upper.puts_per_s, lower.burst + upper.burst, 0.0, now_s)

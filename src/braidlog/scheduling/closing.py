@@ -1,4 +1,4 @@
-"""When the batcher closes an object: enough bytes, enough time, or a store that has nothing better to do."""
+"""Decides when to close an object: by bytes, by time, or early within the budget."""
 
 from dataclasses import dataclass
 
@@ -7,17 +7,18 @@ from braidlog.scheduling.budget import PutBudget
 
 @dataclass(frozen=True, slots=True)
 class CloseThresholds:
+    """The limits at which an object is closed."""
+
     size_bytes: int
     interval_s: float
     in_flight_max: int
-    """Uploads at once. With so many under way, requests gather in the batcher, and past the memory budget at the
-    sockets."""
+    """The most uploads at once. With so many under way, requests gather in the batcher and, past the memory budget, in
+    the sockets."""
     early_in_flight_max: int
-    """An early close is worth its PUT only while few objects are under way, up to their acknowledgement: behind a queue
-    it would not be early."""
+    """From so many unacknowledged objects on, no object is closed early: behind a queue it would not be early."""
     size_bytes_behind: int | None = None
-    """What an object may grow to while it would not be early: where PUTs cost nothing, the work of each does. None: not
-    beyond `size_bytes`."""
+    """The size at which an object behind such a queue is closed. Where PUTs cost nothing, larger objects save work.
+    None: `size_bytes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do before this many seconds have passed (None: before something else happens)."""
+    """Do nothing for this many seconds (None: until something else happens)."""
 
     seconds: float | None
 
@@ -45,8 +46,11 @@ def decide_close(
     unanswered: int | None = None,
     flush: bool = False,
 ) -> Close | Wait:
-    """The batcher's one decision. `oldest_s` is when the oldest waiting request arrived. `in_flight` counts uploads;
-    `unanswered` counts objects that are not acknowledged yet, uploaded or not (None: not known)."""
+    """Decide whether to close an object now.
+
+    `oldest_s` is when the oldest waiting request arrived. `in_flight` counts uploads; `unanswered` counts objects that
+    are not acknowledged yet, uploaded or not (None: unknown).
+    """
     if backlog_bytes == 0 or in_flight >= thresholds.in_flight_max:
         return Wait(None)
     is_behind = (in_flight if unanswered is None else unanswered) >= thresholds.early_in_flight_max

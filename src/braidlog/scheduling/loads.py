@@ -1,7 +1,9 @@
-"""What shards tell each other of their load: plain counters, which each writes on its own cache line and all may read.
+"""The load of each shard, as plain counters.
+
+A shard writes them on its own cache line, and all others may read them.
 
 They are read without a lock, so a reader may see one shard's counters a moment older than another's. Nothing here
-depends on more than that: a decision that was right a moment ago is never wrong, only late.
+depends on more than that: a decision that was right a moment ago is late, but not wrong.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,26 +13,31 @@ from math import exp, inf
 
 @dataclass(frozen=True, slots=True)
 class ShardLoad:
+    """The counters of one shard."""
+
     backlog_bytes: int = 0
-    """Accepted by this shard and not yet pulled into an upload."""
+    """Bytes that this shard has accepted and nobody has pulled yet."""
     oldest_s: float = inf
-    """When the oldest of these arrived."""
+    """When the oldest of their requests arrived."""
     uploads_in_flight: int = 0
-    """That this shard has under way, for its whole group."""
+    """Uploads that this shard has under way, for its whole group."""
     slots_used: float = 0.0
-    """Its uploads under way, on average over the time lately. The shard brings it up to date with `slots_used_at` just
-    before it starts or ends an upload."""
+    """The recent average of its uploads under way. The shard updates it with `slots_used_at` just before it starts or
+    ends an upload."""
     slots_used_s: float = 0.0
-    """When it did."""
+    """When `slots_used` was updated."""
     bytes_per_s: float = 0.0
-    """What has arrived at this shard lately. It brings it up to date with `bytes_per_s_after`."""
+    """The recent rate of arrivals at this shard. It updates it with `bytes_per_s_after`."""
     bytes_per_s_s: float = 0.0
-    """When it did."""
+    """When `bytes_per_s` was updated."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLoad:
-    """The counters of some shards together: what the close decision and the regrouping look at."""
+    """The counters of a group's shards together.
+
+    The decisions to close, split and merge use them.
+    """
 
     member_count: int
     backlog_bytes: int
@@ -41,21 +48,26 @@ class GroupLoad:
 
 
 def slots_used_at(load: ShardLoad, now_s: float, memory_s: float) -> float:
-    """A shard's uploads under way, averaged with weights that fade with age: after `memory_s` to about a third.
+    """Return the average of a shard's uploads under way.
 
-    Averages of shards add up to that of their group, whatever the groups were meanwhile.
+    Weights fade with age: after `memory_s` to about a third.
+
+    Averages of shards add up to that of their group, even if the groups have changed meanwhile.
     """
     kept = exp(-max(0.0, now_s - load.slots_used_s) / memory_s)
     return load.slots_used * kept + load.uploads_in_flight * (1.0 - kept)
 
 
 def bytes_per_s_at(load: ShardLoad, now_s: float, memory_s: float) -> float:
-    """What arrives at a shard, if nothing did since it last said so. It fades with the same weights."""
+    """Return a shard's rate of arrivals, if nothing has arrived since its last update.
+
+    It fades in the same way.
+    """
     return load.bytes_per_s * exp(-max(0.0, now_s - load.bytes_per_s_s) / memory_s)
 
 
 def bytes_per_s_after(load: ShardLoad, size_bytes: int, now_s: float, memory_s: float) -> float:
-    """The same, when so many more bytes have arrived."""
+    """Return a shard's rate of arrivals when `size_bytes` more have arrived."""
     return bytes_per_s_at(load, now_s, memory_s) + size_bytes / memory_s
 
 

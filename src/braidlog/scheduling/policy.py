@@ -1,4 +1,6 @@
-"""Four ways to share out uploads among shards, behind one seam, so that they can be compared on the same load.
+"""Four ways to divide uploads among shards, behind one seam.
+
+So they can be compared on the same load.
 
 `adaptive` is what an agent runs with. The others are the designs that it replaces: `per-shard` is quickest under full
 load and costs the most, `funnel` costs the least and never does better than one stream, and `coordinator` is a funnel
@@ -8,30 +10,35 @@ that spreads the work of uploading at the price of a lock on every shard for eve
 from collections.abc import Sequence
 from typing import Protocol
 
-from braidlog.scheduling import turns
-from braidlog.scheduling.groups import first_groups, single_groups
+from braidlog.scheduling import pullers
 from braidlog.scheduling.loads import ShardLoad
 from braidlog.scheduling.regrouping import Merge, RegroupThresholds, Split, Standing, decide_regroup
+from braidlog.scheduling.shard_groups import first_groups, single_groups
 
 
 class Policy(Protocol):
+    """Decides how shards are grouped, and which of them uploads next."""
+
     @property
     def name(self) -> str: ...
 
     def first_groups(self, shard_count: int) -> list[int]:
-        """The group map that an agent starts with."""
+        """Return the group map that an agent starts with."""
         ...
 
     def regroup(self, thresholds: RegroupThresholds, standing: Standing, shard: int) -> Split | Merge | None:
-        """What the shard should do to its group now: see `decide_regroup`."""
+        """Decide what the shard should do to its group now: see `decide_regroup`."""
         ...
 
-    def holder(self, shards: Sequence[int], turn: int, loads: Sequence[ShardLoad]) -> int:
-        """Which member of a group pulls and uploads next. `loads` is by shard, of all shards."""
+    def puller(self, shards: Sequence[int], pull_count: int, loads: Sequence[ShardLoad]) -> int:
+        """Return the member of a group that pulls and uploads next.
+
+        `loads` has all shards.
+        """
         ...
 
     def locks_per_pull(self, member_count: int) -> int:
-        """How many locks it takes to pull what a group of so many shards holds."""
+        """Return how many locks a pull takes in a group of so many shards."""
         ...
 
 
@@ -46,22 +53,22 @@ class Adaptive:
     def regroup(self, thresholds: RegroupThresholds, standing: Standing, shard: int) -> Split | Merge | None:
         return decide_regroup(thresholds, standing, shard)
 
-    def holder(self, shards: Sequence[int], turn: int, loads: Sequence[ShardLoad]) -> int:
-        return turns.holder(shards, turn)
+    def puller(self, shards: Sequence[int], pull_count: int, loads: Sequence[ShardLoad]) -> int:
+        return pullers.next_puller(shards, pull_count)
 
     def locks_per_pull(self, member_count: int) -> int:
         return 1 if member_count > 1 else 0
 
 
 class _Fixed(Adaptive):
-    """The groups stay what they were at the start."""
+    """A policy whose groups never change."""
 
     def regroup(self, thresholds: RegroupThresholds, standing: Standing, shard: int) -> Split | Merge | None:
         return None
 
 
 class PerShard(_Fixed):
-    """Every shard uploads its own."""
+    """Every shard uploads its own requests."""
 
     name = "per-shard"
 
@@ -74,17 +81,19 @@ class Funnel(_Fixed):
 
     name = "funnel"
 
-    def holder(self, shards: Sequence[int], turn: int, loads: Sequence[ShardLoad]) -> int:
+    def puller(self, shards: Sequence[int], pull_count: int, loads: Sequence[ShardLoad]) -> int:
         return shards[0]
 
 
 class Coordinator(_Fixed):
-    """For every object, the first shard asks every shard for its backlog and has the one with the largest upload
-    it all."""
+    """Lets the shard with the largest backlog upload each object.
+
+    For every object, the first shard asks every shard for its backlog, and has that one upload it all.
+    """
 
     name = "coordinator"
 
-    def holder(self, shards: Sequence[int], turn: int, loads: Sequence[ShardLoad]) -> int:
+    def puller(self, shards: Sequence[int], pull_count: int, loads: Sequence[ShardLoad]) -> int:
         return max(shards, key=lambda shard: (loads[shard].backlog_bytes, -shard))
 
     def locks_per_pull(self, member_count: int) -> int:

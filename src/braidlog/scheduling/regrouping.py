@@ -1,4 +1,4 @@
-"""When a group splits, and when two merge.
+"""Decides when a shard group splits, and when two merge.
 
 **Split.** A group is split in half when more waits in its batcher than twice the upload size for each of its shards:
 enough to fill the streams that it could become. A large group would gather hundreds of megabytes until then, and at a
@@ -22,26 +22,28 @@ decides, and only the lower buddy merges, so that two shards never change the sa
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from braidlog.scheduling.groups import buddy, halves, members
 from braidlog.scheduling.loads import GroupLoad, ShardLoad, group_load
+from braidlog.scheduling.shard_groups import buddy, halves, members
 
 MERGE_SLOTS_SHARE = 0.6
-"""Of one stream's slots: two groups that use no more together may merge. At 0.7, loads that fill a stream by
-three quarters split and merge by turns; at 0.5, groups stay apart that one stream would carry well."""
+"""The part of one stream's slots that two groups may use together to be merged. At 0.7, loads that fill three quarters
+of a stream split and merge again and again; at 0.5, groups stay apart that one stream would carry well."""
 
 MERGE_RATE_SHARE = 0.5
-"""Of the rate at which a group of both would split."""
+"""The part of the rate at which the merged group would split that may arrive for two groups to be merged."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegroupThresholds:
+    """The limits at which groups split and merge."""
+
     size_bytes: int
-    """Of an upload, as in `CloseThresholds`."""
+    """The size of an upload, as in `CloseThresholds`."""
     interval_s: float
     in_flight_max: int
     """Upload slots of one stream, that is, of one group."""
     backlog_bytes_per_shard_max: int = 1 << 62
-    """Where memory for the backlog is scarce, a group must split before it runs out: say, half of what a shard has."""
+    """The most backlog per shard before a group splits, so that it does not run out of shared memory."""
 
     @property
     def window_s(self) -> float:
@@ -50,11 +52,14 @@ class RegroupThresholds:
 
     @property
     def memory_s(self) -> float:
-        """How far back the use of upload slots is averaged: many uploads long, so that a slow one does not matter."""
+        """The time over which the use of upload slots is averaged.
+
+        It is many uploads long, so a slow one does not matter.
+        """
         return 8 * self.interval_s
 
     def full_bytes_per_s(self, member_count: int) -> float:
-        """What fills an object for each of so many shards within the interval."""
+        """Return the rate that fills one object per member within the interval."""
         return member_count * self.size_bytes / self.interval_s
 
     def split_bytes(self, member_count: int) -> int:
@@ -63,7 +68,10 @@ class RegroupThresholds:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """`upper` leaves its group and becomes one of its own, named after its first shard."""
+    """`upper` leaves its group and becomes a group of its own.
+
+    The group is named after its first shard.
+    """
 
     group: int
     upper: range
@@ -79,19 +87,19 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How things stand when a shard looks at its group."""
+    """Everything that a shard looks at before it changes its group."""
 
     groups: Sequence[int]
     loads: Sequence[ShardLoad]
-    """By shard, of all shards."""
+    """The loads of all shards, by shard."""
     decided_s: Sequence[float]
-    """By group id, when the group was last made or changed: a split writes it for both halves, a merge for the group
+    """When each group was last made or changed, by group id. A split sets it for both halves, a merge for the group
     that stays."""
     now_s: float
 
 
 def decide_regroup(thresholds: RegroupThresholds, standing: Standing, shard: int) -> Split | Merge | None:
-    """What the shard should do to its group now."""
+    """Decide what the shard should do to its group now."""
     groups, loads, decided_s, now_s = standing.groups, standing.loads, standing.decided_s, standing.now_s
     if groups[shard] != shard or now_s - decided_s[shard] < thresholds.window_s:
         return None

@@ -1,1 +1,1 @@
-"""Braidlog under virtual time: real agents and a real control plane, simulated time, network, store and failures."""
+"""Runs a real cluster in virtual time, over a simulated network and store."""

@@ -1,33 +1,38 @@
-"""A simulated deployment: a control plane and some agents, each its own process on its own host, and one bucket."""
+"""A simulated deployment.
+
+It has a control plane, agents and workers, each on its own host, and one bucket.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from braidlog.agent.agent import Agent
-from braidlog.control.executor import InProcessExecutor
-from braidlog.control.group_settings import GroupSettings
+from braidlog.control.groups.settings import GroupSettings
 from braidlog.control.interface import COMPACT, MERGE
-from braidlog.control.metadata import open_metadata
+from braidlog.control.metadata.bucket import BucketMetadata
+from braidlog.control.metadata.image import remove_image
+from braidlog.control.metadata.store import open_metadata
 from braidlog.control.remote import connect_control
 from braidlog.control.server import serve_control
 from braidlog.control.service import ControlService
 from braidlog.control.settings import ControlSettings
-from braidlog.control.worker import Worker
-from braidlog.objects.retrying import RetryingStore, RetryPolicy
+from braidlog.jobs.executor import InProcessExecutor
+from braidlog.jobs.worker import Worker
+from braidlog.objects.retries import RetryingStore, RetryPolicy
 from braidlog.objects.store import Store
 from braidlog.runtime.entropy import Entropy
 from braidlog.runtime.errors import BraidError
 from braidlog.runtime.metrics import Metrics
 from braidlog.runtime.quantities import Address
 from braidlog.runtime.settings import AgentSettings
-from braidlog.sim.clock import SimClock
-from braidlog.sim.loop import VirtualLoop
-from braidlog.sim.network import Network
-from braidlog.sim.process import Process
-from braidlog.sim.store import Bucket, SimStore, StoreWeather
-from braidlog.sim.table import Restless, SimTable
-from braidlog.writing.board import BoardShape
+from braidlog.sim.virtual.clock import SimClock
+from braidlog.sim.virtual.loop import VirtualLoop
+from braidlog.sim.virtual.network import Network
+from braidlog.sim.virtual.process import Process
+from braidlog.sim.virtual.shard_table import Restless, SimTable
+from braidlog.sim.virtual.store import Bucket, SimStore, StoreWeather
+from braidlog.writing.shards.board import BoardShape
 
 CONTROL_HOST = "control"
 CONTROL_PORT = 9190
@@ -49,7 +54,7 @@ CONTROL_SETTINGS = ControlSettings(
         consumer_heartbeat_interval_ms=1000,
     ),
 )
-"""Everything that takes hours in a real deployment takes a minute here, so that a short run sees it happen."""
+"""Times are short: what takes hours in a real deployment happens within a minute here."""
 
 SHARD_SILENCE_S_MAX = 10.0
 
@@ -60,7 +65,7 @@ RETRY = RetryPolicy(attempts_max=5, attempt_timeout_s=6.0, deadline_s=25.0)
 class ClusterPlan:
     agent_count: int = 2
     shard_count: int = 1
-    """Shards of each agent. Each is a process on a host of its own, as far as network and nemesis go."""
+    """Shards of each agent. For the network and the nemesis, each is a process on a host of its own."""
     uploads_in_flight_max: int = 16
     restless: bool = False
     """Whether shards regroup at random instead of by their load."""
@@ -71,12 +76,17 @@ class ClusterPlan:
     ripcord: str = "off"
     agent: Mapping[str, object] = field(default_factory=dict)
     """Further settings of the agents."""
+    standby_count: int = 0
+    """Control planes that stand by. With any, the metadata is in the bucket, and each has an image of it."""
     worker_count: int = 0
     """Workers that merge and compact. Each is a process on a host of its own."""
 
 
 class SimCluster:
-    """Built in the world; `start` boots everything. Whatever is killed is started again by name."""
+    """The processes, network and bucket of a run.
+
+    `start` boots everything; a killed process is started again by name.
+    """
 
     def __init__(self, loop: VirtualLoop, entropy: Entropy, folder: Path, plan: ClusterPlan) -> None:
         self.loop = loop
@@ -91,6 +101,10 @@ class SimCluster:
         self.agents: dict[str, Agent] = {}
         self.workers: dict[str, Worker] = {}
         self.control: ControlService | None = None
+        """The one that took over last."""
+        self.active_control: str | None = None
+        """Its name."""
+        self._images: dict[str, BucketMetadata] = {}
         self._boots = 0
         self._seats: dict[str, tuple[SimTable, int]] = {}
         if plan.shard_count > 1:
@@ -105,8 +119,16 @@ class SimCluster:
         return list(self._seats) or [f"agent-{number}" for number in range(self.plan.agent_count)]
 
     @property
+    def control_names(self) -> list[str]:
+        return [CONTROL_HOST, *(f"{CONTROL_HOST}-{number}" for number in range(1, self.plan.standby_count + 1))]
+
+    @property
+    def _control_address(self) -> str:
+        return ",".join(f"{name}:{CONTROL_PORT}" for name in self.control_names)
+
+    @property
     def troubles(self) -> list[str]:
-        """What the shards' tables saw that must not be."""
+        """Violations that the shards' tables have seen."""
         return [trouble for table, shard in self._seats.values() if shard == 0 for trouble in table.troubles]
 
     @property
@@ -115,18 +137,17 @@ class SimCluster:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Where clients may connect, as they were configured with."""
+        """The addresses that clients are configured with."""
         return [(name, KAFKA_PORT) for name in self.agent_names]
 
     async def start(self) -> None:
-        self.boot(CONTROL_HOST)
-        for name in [*self.agent_names, *self.worker_names]:
+        for name in [*self.control_names, *self.agent_names, *self.worker_names]:
             self.boot(name)
         if self._seats:
             self._watch()
 
     def _watch(self) -> None:
-        """As an agent's supervisor does: a shard whose event loop does not run is killed and started again."""
+        """Restart a shard whose event loop does not run, as an agent's supervisor does."""
         for name, (table, shard) in self._seats.items():
             process = self.processes[name]
             seen_s = table.board.seen_s(shard)
@@ -136,7 +157,10 @@ class SimCluster:
         self.loop.call_later(1.0, self._watch)
 
     def boot(self, name: str) -> None:
-        """Start a process that is not running. It keeps trying until it is up, as a supervisor would."""
+        """Start a process that is not running.
+
+        Retries until it is up, as a supervisor would.
+        """
         known = self.processes.get(name)
         if known is not None and known.is_alive:
             return
@@ -146,8 +170,9 @@ class SimCluster:
             process.skew_ms = known.skew_ms
         self.processes[name] = process
         entropy = self._entropy.fork(process.name)
-        if name == CONTROL_HOST:
-            main = self._run_control(process, entropy)
+        if name in self.control_names:
+            stands_by = self.plan.standby_count > 0
+            main = self._stand_by(name, process, entropy) if stands_by else self._run_control(process, entropy)
         elif name in self.worker_names:
             main = self._run_worker(name, process, entropy)
         else:
@@ -180,6 +205,50 @@ class SimCluster:
         self.control = service
         await serve_control(service, f"{CONTROL_HOST}:{CONTROL_PORT}")
 
+    async def _stand_by(self, name: str, process: Process, entropy: Entropy) -> None:
+        """A control plane that waits for its turn.
+
+        Its supervisor starts it again when it was deposed.
+        """
+        clock = SimClock(self.loop, process)
+        image = self._folder / f"{name}.db"
+        self._let_go(name)
+        if entropy.below(2):
+            remove_image(image)  # a new machine, or a lost disk
+        while True:
+            try:
+                metadata = await self._open_metadata(name, image, process, entropy)
+                await metadata.wait_vacant(patient=True)
+                service = ControlService(metadata, self._store(process, entropy), clock, entropy, self.plan.control)
+                await service.start()
+            except BraidError:
+                self._let_go(name)
+                await clock.sleep(1.0)
+                continue
+            self.control, self.active_control = service, name
+            await serve_control(service, f"{name}:{CONTROL_PORT}")
+            await service.fenced.wait()
+            self.loop.call_soon(self._replace, name, process)
+            return
+
+    async def _open_metadata(self, name: str, image: Path, process: Process, entropy: Entropy) -> BucketMetadata:
+        store, clock = self._store(process, entropy), SimClock(self.loop, process)
+        metadata = BucketMetadata(image, store, clock, entropy.fork("metadata"), process.name)
+        self._images[name] = metadata
+        await metadata.load()
+        return metadata
+
+    def _let_go(self, name: str) -> None:
+        """Close the files of a process that has ended, as its operating system does."""
+        metadata = self._images.pop(name, None)
+        if metadata is not None:
+            metadata.let_go()
+
+    def _replace(self, name: str, process: Process) -> None:
+        if self.processes[name] is process:
+            self.kill(name)
+            self.loop.call_later(1.0, self.boot, name)
+
     async def _run_agent(self, name: str, process: Process, entropy: Entropy) -> None:
         clock = SimClock(self.loop, process)
         settings = AgentSettings.model_validate(
@@ -195,16 +264,16 @@ class SimCluster:
             }
         )
         table, shard = self._seats.get(name, (None, 0))
-        seat = table.sit_down(shard, process) if table is not None else None
+        link = table.sit_down(shard, process) if table is not None else None
         while True:
-            control = connect_control(f"{CONTROL_HOST}:{CONTROL_PORT}", clock=clock, entropy=entropy.fork("rpc"))
-            agent = Agent(control, self._store(process, entropy), clock, entropy, settings, Metrics(), seat)
-            if agent.sharing is not None and self.plan.restless:
-                agent.sharing.policy = Restless(entropy.fork("restless"))
+            control = connect_control(self._control_address, clock=clock, entropy=entropy.fork("rpc"))
+            agent = Agent(control, self._store(process, entropy), clock, entropy, settings, Metrics(), link)
+            if agent.write_path.shards is not None and self.plan.restless:
+                agent.write_path.shards.policy = Restless(entropy.fork("restless"))
             try:
                 await agent.start()
             except (BraidError, OSError):
-                # A supervisor would start the process again; its port is free again after that.
+                # A supervisor would start the process again, which frees its port.
                 self.network.close_listener(name, KAFKA_PORT)
                 await control.close()
                 await clock.sleep(1.0)
@@ -214,14 +283,14 @@ class SimCluster:
 
     async def _run_worker(self, name: str, process: Process, entropy: Entropy) -> None:
         clock = SimClock(self.loop, process)
-        control = connect_control(f"{CONTROL_HOST}:{CONTROL_PORT}", clock=clock, entropy=entropy.fork("rpc"))
+        control = connect_control(self._control_address, clock=clock, entropy=entropy.fork("rpc"))
         executor = InProcessExecutor(self._store(process, entropy), clock, entropy.fork("jobs"))
         worker = Worker(control, executor, clock, entropy, name=process.name, kinds=[MERGE, COMPACT])
         self.workers[name] = worker
         await worker.run()
 
     def settle(self) -> None:
-        """Good weather: everything runs, nothing is blocked, the store answers."""
+        """End all faults: everything runs, nothing is blocked, the store answers."""
         self.bucket.watchers.clear()
         self.network.heal()
         self.network.weather.loss = 0.0

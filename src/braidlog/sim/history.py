@@ -1,7 +1,7 @@
-"""What clients did and saw, in the order in which they were told. Recorded from simulated or real runs alike.
+"""Records what clients did and saw, in the order of completion.
 
-An operation ended `ok`, it `failed` (it definitely did not happen), or nobody knows: `unknown` may have happened, and
-may still happen later. The checker's whole power lies in keeping these apart.
+Histories come from simulated or from real runs. An operation ended `ok`, or it `failed` and definitely did not happen,
+or its outcome is `unknown`: it may have happened, or may still happen later. The checker depends on this distinction.
 """
 
 import hashlib
@@ -22,30 +22,30 @@ class Operation(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):
 
 
 class Send(Operation, tag="send", frozen=True, kw_only=True):
-    """One record that a producer sent, and what it was told in the end."""
+    """One record that a producer sent, and the final answer."""
 
     topic: str
     partition: int
     value: str
     """Unique within the run."""
     order: int
-    """Its place among the records that this client sent to this partition."""
+    """Its number among the records that this client sent to this partition."""
     producer: str
-    """The producer id it was sent under; empty without idempotence. Order is promised within one."""
+    """Its producer id; empty without idempotence. Records of one producer id keep their order."""
     retried: bool
-    """Sent more than once: without idempotence it may then be there more than once."""
+    """Sent more than once, so without idempotence it may be in the log more than once."""
     outcome: Outcome
     offset: int = -1
-    """-1: not told."""
+    """-1: unknown."""
     error: str = ""
     lazy: bool | msgspec.UnsetType = msgspec.UNSET
     """Acknowledged before it had an offset."""
     connection: str | msgspec.UnsetType = msgspec.UNSET
-    """The one that its answer came on, where that matters: of topics that are journaled."""
+    """The connection of its answer; only for journaled topics, where it matters."""
 
 
 class Poll(Operation, tag="poll", frozen=True, kw_only=True):
-    """What one fetch returned of one partition."""
+    """The result of one fetch, for one partition."""
 
     topic: str
     partition: int
@@ -53,8 +53,8 @@ class Poll(Operation, tag="poll", frozen=True, kw_only=True):
     records: list[tuple[int, str]]
     log_start_offset: int
     is_reset: bool = False
-    """The consumer moved here on purpose (a start, a committed offset, a log start that moved): not from where its last
-    poll ended."""
+    """The consumer moved here on purpose (a start, a committed offset, a log start that moved), so the poll need not
+    continue where the last one ended."""
 
 
 class ListOffset(Operation, tag="list-offset", frozen=True, kw_only=True):
@@ -81,7 +81,7 @@ class FetchOffset(Operation, tag="fetch-offset", frozen=True, kw_only=True):
 
 
 class Assigned(Operation, tag="assigned", frozen=True, kw_only=True):
-    """A member of a group got partitions in a generation."""
+    """A member of a group was given partitions in a generation."""
 
     group: str
     generation: int
@@ -89,8 +89,10 @@ class Assigned(Operation, tag="assigned", frozen=True, kw_only=True):
 
 
 class Owned(Operation, tag="owned", frozen=True, kw_only=True):
-    """From `invoke_s` to `complete_s` a member of a group had good reason to take a partition for its own: it was told
-    so, has not given it up, and was heard of within its session."""
+    """A time span in which a member of a group may believe that it owns a partition.
+
+    The coordinator assigned it, the member has not given it up, and its session has not expired.
+    """
 
     group: str
     topic: str
@@ -98,34 +100,38 @@ class Owned(Operation, tag="owned", frozen=True, kw_only=True):
 
 
 ALL_IS_WELL = "all is well again"
-"""The event after which nothing is done to the system any more."""
+"""The event after which no more faults happen."""
 
 
 class Event(Operation, tag="event", frozen=True, kw_only=True):
-    """Something that was done to the system: a kill, a partition, a storm. For the story."""
+    """A fault: a kill, a partition, a storm. Only stories use it."""
 
     what: str
 
 
 class Compacted(Operation, tag="compacted", frozen=True, kw_only=True):
-    """A topic of which only the newest record per key must stay. Values there are `key=value`, or `key=!id`, which
-    deletes the key, and may itself be gone after a while."""
+    """A compacted topic: only the newest record of each key must stay.
+
+    Its values are `key=value`, or `key=!id` for a tombstone, which may itself be removed after a while.
+    """
 
     topic: str
     delete_retention_s: float
 
 
 class Journaled(Operation, tag="journaled", frozen=True, kw_only=True):
-    """A topic whose records may be acknowledged before they are sequenced, so that only idempotent producers are
-    promised their order."""
+    """A topic whose records may be acknowledged before they are sequenced.
+
+    Only idempotent producers keep their order there.
+    """
 
     topic: str
     keeps_order: bool = True
-    """False: so little may wait for what comes before it that producers find their records out of order, too."""
+    """False: gaps are given up so soon that even idempotent producers may find their records out of order."""
 
 
 class FinalRead(Operation, tag="final-read", frozen=True, kw_only=True, omit_defaults=True):
-    """A partition's whole log, read at the end, when everything was well again."""
+    """A partition's whole log, read at the end, after all faults."""
 
     topic: str
     partition: int
@@ -133,29 +139,29 @@ class FinalRead(Operation, tag="final-read", frozen=True, kw_only=True, omit_def
     high_watermark: int
     records: list[tuple[int, str]]
     markers: list[int] = []
-    """Offsets that the ends of transactions take."""
+    """Offsets of transaction markers."""
 
 
 class Transaction(Operation, tag="transaction", frozen=True, kw_only=True):
-    """A transaction from its first record on, and what its producer knows of its end.
+    """A transaction, and what its producer knows of its end.
 
-    It is `aborted` also where nobody ever asked to commit it, and `unknown` where that was asked and not answered.
+    It is also `aborted` if its producer never asked to commit it, and `unknown` if a commit was not answered.
     """
 
     number: int
-    """Among those of this client."""
+    """Its number among the transactions of this client."""
     values: list[tuple[str, int, str]]
     """Topic, partition and value of every record that was sent in it, acknowledged or not."""
     outcome: Literal["committed", "aborted", "unknown"]
     commit_invoked_s: float | None
-    """When its commit was first asked for."""
+    """When the client first asked to commit it."""
     group: str = ""
     offset: int = -1
-    """What it commits for that group, where it does. Of all transactions of the group, later ones have higher ones."""
+    """The offset that it commits for `group`; -1: none. Later transactions commit higher offsets."""
 
 
 class CommittedPoll(Operation, tag="committed-poll", frozen=True, kw_only=True):
-    """What one fetch of committed data returned of one partition, after the client has left out what was aborted."""
+    """The result of one fetch of committed data, without aborted records."""
 
     topic: str
     partition: int
@@ -165,7 +171,7 @@ class CommittedPoll(Operation, tag="committed-poll", frozen=True, kw_only=True):
 
 
 class FinalCommitted(Operation, tag="final-committed", frozen=True, kw_only=True):
-    """All committed data of a partition, read at the end, when everything was well again."""
+    """All committed data of a partition, read at the end, after all faults."""
 
     topic: str
     partition: int
@@ -205,7 +211,7 @@ class History:
         self.operations.append(operation)
 
     def to_jsonl(self) -> bytes:
-        """The same run gives the same bytes."""
+        """Encode the history as JSON lines. The same run gives the same bytes."""
         return _encoder.encode_lines(self.operations)
 
     @classmethod

@@ -1,26 +1,29 @@
-"""What goes wrong, and when: each seed has its own mix of faults, some of them absent, so that each mix goes deep."""
+"""Injects faults.
+
+Each seed has its own mix of a few kinds, so that each kind is tested in depth.
+"""
 
 from collections.abc import Callable
 
 from braidlog.objects.keys import incarnation_prefix
 from braidlog.sim.cluster import CONTROL_HOST
-from braidlog.sim.network import CLIENT_HOST
-from braidlog.sim.store import StoreWeather
+from braidlog.sim.virtual.network import CLIENT_HOST
+from braidlog.sim.virtual.store import StoreWeather
 from braidlog.sim.world import World
 
 GRACE_S = 70.0
-"""Longer than the simulated cluster's write epochs are good for: who is paused for so long can only fail."""
+"""Longer than write epochs are valid in a simulated cluster: a process paused for so long can only fail."""
 
 
 class Nemesis:
-    """Strikes at random moments with the faults that this seed allows, and undoes most of them after a while.
+    """Strikes at random moments, and undoes most faults after a while.
 
-    The strikes are laid out before the first one falls, and each draws from an entropy of its own. So leaving some out
-    (see `World.strikes`) does not change the others, which is what makes a failing run shrink.
+    All strikes are planned in advance, and each has an entropy of its own. So leaving some out (see `World.strikes`)
+    does not change the others, and a failing run can be shrunk.
     """
 
     def __init__(self, world: World, *kinds: str) -> None:
-        """With `kinds`, only those (`kill-agent`, `store-storm`, …); else the seed picks some of all."""
+        """Use the given kinds (`kill-agent`, …), or let the seed pick some."""
         self._world = world
         self._layout = world.entropy.fork("nemesis")
         self._entropy = self._layout
@@ -91,6 +94,14 @@ class Nemesis:
         names = self._world.cluster.agent_names
         return names[self._entropy.below(len(names))]
 
+    def _any_control(self) -> str:
+        """The only control plane, or mostly the one that is active."""
+        names = self._world.cluster.control_names
+        if len(names) == 1:
+            return CONTROL_HOST
+        active = self._world.cluster.active_control
+        return names[self._entropy.below(len(names))] if active is None or self._entropy.below(3) == 0 else active
+
     # ── processes ──
 
     def _kill(self, name: str, high_s: float) -> str:
@@ -102,7 +113,7 @@ class Nemesis:
         return self._kill(self._any_agent(), 10.0)
 
     def _kill_control(self) -> str:
-        return self._kill(CONTROL_HOST, 8.0)
+        return self._kill(self._any_control(), 8.0)
 
     def _pause(self, name: str, low_s: float, high_s: float) -> str:
         cluster = self._world.cluster
@@ -120,14 +131,17 @@ class Nemesis:
         return self._pause(self._any_agent(), GRACE_S, 2 * GRACE_S)
 
     def _pause_control(self) -> str:
-        return self._pause(CONTROL_HOST, 0.5, 15.0)
+        return self._pause(self._any_control(), 0.5, 15.0)
 
     def _any_worker(self) -> str:
         names = self._world.cluster.worker_names
         return names[self._entropy.below(len(names))]
 
     def _at_work(self, name: str, strike: Callable[[], str], tries: int = 400) -> None:
-        """Strike a worker when it has a job: they are soon done, and few strikes would hit one."""
+        """Strike a worker while it has a job.
+
+        Jobs are short, so random strikes would rarely hit one.
+        """
         worker = self._world.cluster.workers.get(name)
         if worker is not None and worker.running:
             self._later(lambda: self._world.note(strike()), 0.0, 0.2)
@@ -140,7 +154,7 @@ class Nemesis:
         return f"{name} will be killed at work"
 
     def _pause_worker(self) -> str:
-        """Past its lease, and back while another worker has its job."""
+        """Pause a worker until another one has its job."""
         name = self._any_worker()
         self._at_work(name, lambda: self._pause(name, 5.0, 20.0))
         return f"{name} will be paused at work"
@@ -157,8 +171,10 @@ class Nemesis:
     # ── journals ──
 
     def _after_put(self, name: str, strike: Callable[[], str], high_s: float) -> None:
-        """Strike when a file of the agent's is in the journal: it does not know of it yet, or it has just acknowledged
-        it, or has just had it sequenced."""
+        """Strike soon after the agent has put a file into the journal.
+
+        By then it may not know of the put yet, or have just acknowledged the file, or have just had it sequenced.
+        """
         cluster = self._world.cluster
         delay_s = self._entropy.uniform(0.0, high_s)
         agent = cluster.agents.get(name)
@@ -179,22 +195,28 @@ class Nemesis:
         return f"{name} will be killed when it has put a file into the journal"
 
     def _pause_after_put(self) -> str:
-        """Between a put and its acknowledgement, for so long that somebody seals the sequence."""
+        """Pause an agent between a put and its acknowledgement.
+
+        By its return, its journal sequence may be sealed.
+        """
         name = self._any_agent()
         self._after_put(name, lambda: self._pause(name, 5.0, 60.0), 0.005)
         return f"{name} will be paused when it has put a file into the journal"
 
     def _cut_and_kill_agent(self) -> str:
-        """What it acknowledges in between nobody hears of."""
+        """Cut an agent off, then kill it.
+
+        The control plane does not hear of what it acknowledges in between.
+        """
         name = self._any_agent()
         what = self._cut([(name, CONTROL_HOST), (CONTROL_HOST, name)], f"cut {name} from the control plane")
         delay_s = self._later(lambda: self._world.note(self._kill(name, 10.0)), 0.5, 8.0)
         return f"{what}, killed in {delay_s:.1f} s"
 
     def _replaying(self, name: str, strike: Callable[[], str], tries: int = 400) -> None:
-        """Strike an agent when it is about a replay or a scan."""
+        """Strike an agent while it runs a replay or a scan."""
         agent = self._world.cluster.agents.get(name)
-        if agent is not None and agent.journal.replays.running:
+        if agent is not None and agent.replays.running:
             self._later(lambda: self._world.note(strike()), 0.0, 0.1)
         elif tries:
             self._world.loop.call_later(0.01, self._replaying, name, strike, tries - 1)
@@ -205,7 +227,7 @@ class Nemesis:
         return f"{name} will be killed in a replay"
 
     def _pause_replayer(self) -> str:
-        """Past its lease, and back while another agent has its job."""
+        """Pause an agent until another one has its job."""
         name = self._any_agent()
         self._replaying(name, lambda: self._pause(name, 5.0, 20.0))
         return f"{name} will be paused in a replay"
@@ -238,11 +260,12 @@ class Nemesis:
 
     def _cut_agent_from_control(self) -> str:
         name = self._any_agent()
-        return self._cut([(name, CONTROL_HOST), (CONTROL_HOST, name)], f"cut {name} from the control plane")
+        control = self._any_control()
+        return self._cut([(name, control), (control, name)], f"cut {name} from {control}")
 
     def _cut_one_way(self) -> str:
-        name = self._any_agent()
-        pair = (name, CONTROL_HOST) if self._entropy.below(2) else (CONTROL_HOST, name)
+        name, control = self._any_agent(), self._any_control()
+        pair = (name, control) if self._entropy.below(2) else (control, name)
         return self._cut([pair], f"cut {pair[0]} to {pair[1]}, one way")
 
     def _cut_clients(self) -> str:

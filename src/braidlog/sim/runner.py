@@ -1,4 +1,4 @@
-"""Runs many seeds, and makes a failing one as short as it gets."""
+"""Runs many seeds, and shrinks a failing one."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -6,7 +6,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
-from braidlog.sim.checker import check
+from braidlog.sim.checks.checker import check
 from braidlog.sim.mistakes import MISTAKES, Mistake
 from braidlog.sim.scenarios import SCENARIOS
 from braidlog.sim.story import tell
@@ -17,7 +17,7 @@ SHRINK_RUNS_MAX = 40
 
 @dataclass(frozen=True, slots=True)
 class SeedResult:
-    """What one seed came to, small enough to send between processes."""
+    """The result of one seed, small enough to send between processes."""
 
     seed: int
     operations: int
@@ -34,7 +34,7 @@ class SeedResult:
 
 @dataclass(slots=True)
 class Report:
-    """The sum of many seeds."""
+    """The results of many seeds, summed up."""
 
     seeds: int = 0
     operations: int = 0
@@ -62,7 +62,10 @@ class Report:
 
 
 def run_seed(seed: int, scenario: str = "mixed", mistake: str = "", *, shrink: bool = False) -> SeedResult:
-    """One seed, checked. With `shrink`, a failing one is told by the fewest faults that still make it fail."""
+    """Run and check one seed.
+
+    With `shrink`, a failing run is reduced to few faults that still make it fail.
+    """
     run = _run(seed, scenario, mistake, None)
     anomalies = _anomalies(run)
     if anomalies and shrink:
@@ -80,16 +83,16 @@ def run_seed(seed: int, scenario: str = "mixed", mistake: str = "", *, shrink: b
 
 @dataclass(frozen=True, slots=True)
 class Caught:
-    """How a planted mistake came to light."""
+    """How a planted mistake was found."""
 
     seeds: int
-    """How many it took, the one that showed it included; all of them where none did."""
+    """How many seeds were run, including the one that found it."""
     kind: str
-    """The anomaly that gave it away; empty where none did."""
+    """The kind of anomaly that showed it; empty if it was not found."""
 
 
 def hunt(mistake: Mistake, seeds_max: int, *, jobs: int) -> Caught:
-    """Try seeds, from 1 on, until one shows that the mistake was made."""
+    """Run seeds, from 1 on, until one finds the mistake."""
     seeds = 0
     for result in run_seeds(range(1, seeds_max + 1), mistake.scenario, jobs=jobs, mistake=mistake.name):
         seeds += 1
@@ -99,13 +102,14 @@ def hunt(mistake: Mistake, seeds_max: int, *, jobs: int) -> Caught:
 
 
 def record_history(seed: int, scenario: str, mistake: str = "") -> bytes:
-    """Everything that the clients of one seed did and saw, as JSON lines."""
+    """Run one seed, and give its history as JSON lines."""
     return _run(seed, scenario, mistake, None).history.to_jsonl()
 
 
 def _run(seed: int, scenario: str, mistake: str, strikes: frozenset[int] | None) -> Run:
     with MISTAKES[mistake].plant() if mistake else nullcontext():
-        return simulate(seed, SCENARIOS[scenario], strikes=strikes)
+        planned = SCENARIOS[scenario]
+        return simulate(seed, planned.run, planned.plan, strikes=strikes)
 
 
 def _anomalies(run: Run) -> tuple[str, ...]:
@@ -127,7 +131,7 @@ def _story(run: Run) -> str:
 
 
 def _shrunk(run: Run, scenario: str, mistake: str) -> Run:
-    """Leave out faults, half of them, a quarter, one at a time, as long as the run still fails."""
+    """Leave out faults, in ever smaller parts, while the run still fails."""
     kept = list(range(run.strikes_laid_out))
     budget = SHRINK_RUNS_MAX
     share = max(1, len(kept) // 2)
@@ -156,7 +160,7 @@ def run_seeds(
     mistake: str = "",
     keep_going: Callable[[], bool] = lambda: True,
 ) -> Iterator[SeedResult]:
-    """Results as they come, in the order of the seeds, until `keep_going` says no."""
+    """Yield results in the order of the seeds, until `keep_going` is false."""
     if jobs <= 1:
         for seed in seeds:
             if not keep_going():

@@ -1,9 +1,12 @@
-"""The short story of an anomaly: who did what to the records concerned, and what was done to the system meanwhile."""
+"""Tells the story of an anomaly.
+
+A story lists the operations on the records concerned, and the faults around them.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from braidlog.sim.anomaly import Anomaly
+from braidlog.sim.checks.anomaly import Anomaly
 from braidlog.sim.history import (
     AnyOperation,
     Assigned,
@@ -24,13 +27,16 @@ from braidlog.sim.history import (
 )
 
 BEFORE_S = 15.0
-"""How long before the first operation concerned an event may still have to do with it."""
+"""Events up to this long before the first operation of the story belong to it."""
 RECORDS_SHOWN_MAX = 3
 GROUP_KINDS = frozenset({"double-assignment", "group-offset-went-back"})
 
 
 def tell(history: History, anomalies: Sequence[Anomaly], *, lines_max: int = 40) -> str:
-    """What led to the first anomaly, in time order; the operations that contradict each other are marked with `>`."""
+    """Tell what led to the first anomaly, in time order.
+
+    Operations that contradict each other are marked with `>`.
+    """
     if not anomalies:
         return "Nothing is wrong with this history."
     first = anomalies[0]
@@ -56,7 +62,7 @@ def tell(history: History, anomalies: Sequence[Anomaly], *, lines_max: int = 40)
 
 
 def _subject(anomaly: Anomaly) -> tuple[frozenset[str], frozenset[int]]:
-    """The values and the offsets that an anomaly is about."""
+    """Give the values and the offsets that an anomaly is about."""
     values = {one.value for one in anomaly.operations if isinstance(one, Send)}
     values |= {value for one in anomaly.operations if isinstance(one, Transaction) for _, _, value in one.values}
     offsets = {one.offset for one in anomaly.operations if isinstance(one, Send) and one.offset >= 0}
@@ -86,7 +92,7 @@ def _concern_of_log(anomaly: Anomaly) -> Callable[[AnyOperation], bool]:
 
 
 def _concern_of_group(anomaly: Anomaly) -> Callable[[AnyOperation], bool]:
-    """The group's doings about the partition, from the first operation concerned to the last."""
+    """List the group's operations on the partition during the story."""
     place = (anomaly.topic, anomaly.partition)
     groups = {one.group for one in anomaly.operations if isinstance(one, Assigned | CommitOffset | FetchOffset | Owned)}
     begin_s = min(one.invoke_s for one in anomaly.operations)
@@ -200,7 +206,7 @@ def _answer(send: Send) -> str:
 
 
 def _records(records: Sequence[tuple[int, str]], values: frozenset[str], offsets: frozenset[int]) -> str:
-    """How many, and those that the story is about."""
+    """Describe records: how many there are, and those that the story is about."""
     if not records:
         return "no records"
     shown = [f"{value!r} at {offset}" for offset, value in records if offset in offsets or value in values]
@@ -211,7 +217,7 @@ def _records(records: Sequence[tuple[int, str]], values: frozenset[str], offsets
 
 
 def _elide(lines: list[str], lines_max: int) -> list[str]:
-    """Leave out from the middle, and what is marked last of all."""
+    """Shorten a story: leave out lines from the middle first, and marked lines last."""
     if len(lines) <= lines_max:
         return lines
     ranked = sorted(range(len(lines)), key=lambda at: (not lines[at].startswith(">"), min(at, len(lines) - 1 - at), at))

@@ -1,6 +1,6 @@
-"""One simulated run: a cluster, clients, failures, and the history of it all.
+"""One simulated run: a cluster, clients, faults, and their history.
 
-A scenario is a coroutine that is given a `World` and says what happens in it. `simulate` runs it under one seed; the
+A scenario is a coroutine that takes a `World` and says what happens in it. `simulate` runs it under one seed; the
 same seed gives the same history, byte for byte.
 """
 
@@ -22,25 +22,26 @@ from kio.static.primitive import i32Timedelta
 from braidlog.objects.format import decode_object_tail
 from braidlog.objects.keys import JOURNAL_PREFIX, parse_journal_key
 from braidlog.runtime.entropy import Entropy, SeededEntropy
+from braidlog.sim.clients.committed_reads import CommittedReader, read_committed_whole
+from braidlog.sim.clients.consumer_members import ConsumerMember
+from braidlog.sim.clients.consumers import GroupMember, SimReader, fetch, list_offset
+from braidlog.sim.clients.producers import ProducerStyle, SimProducer
+from braidlog.sim.clients.session import ClientSession
+from braidlog.sim.clients.transactions import TransactionalProducer
+from braidlog.sim.clients.wire_client import Disconnected, request_types
 from braidlog.sim.cluster import ClusterPlan, SimCluster
-from braidlog.sim.committed_reads import CommittedReader, read_committed_whole
-from braidlog.sim.consumer_members import ConsumerMember
-from braidlog.sim.consumers import GroupMember, SimReader, fetch, list_offset
 from braidlog.sim.history import ALL_IS_WELL, Compacted, Event, FinalRead, History, Journaled
-from braidlog.sim.loop import VirtualLoop
-from braidlog.sim.producers import SimProducer
-from braidlog.sim.session import ClientSession
-from braidlog.sim.transactions import TransactionalProducer
-from braidlog.sim.wire_client import Disconnected, request_types
+from braidlog.sim.virtual.clock import EPOCH_MS
+from braidlog.sim.virtual.loop import VirtualLoop
 
 CREATE_TOPICS, CREATE_TOPICS_VERSION = 19, 7
 DELETE_RECORDS, DELETE_RECORDS_VERSION = 21, 2
 REST_S = 400.0
-"""So much longer than the simulated cluster's graces that the sweeper has seen everything at least once."""
+"""Long enough, after all grace periods, for the sweeper to have seen every object."""
 DRAIN_S_MAX = 600.0
-"""How long it may take until everything that is in journals is in the logs."""
+"""How long it may take to sequence everything that is in journals."""
 SETTLE_S_MAX = 600.0
-"""How long clients may take to come to rest once everything is well again."""
+"""How long clients may take to finish after the last fault."""
 
 Scenario = Callable[["World"], Awaitable[None]]
 AnyClient = SimProducer | SimReader | GroupMember | TransactionalProducer | CommittedReader
@@ -48,7 +49,10 @@ Client = TypeVar("Client", bound=AnyClient)
 
 
 class World:
-    """What a scenario can do. Everything is seeded, and everything that clients see is recorded."""
+    """Lets a scenario start clients and faults.
+
+    Everything is seeded, and all that clients see is recorded.
+    """
 
     def __init__(self, loop: VirtualLoop, entropy: Entropy, folder: Path, plan: ClusterPlan) -> None:
         self.loop = loop
@@ -62,19 +66,19 @@ class World:
         self.journaled: dict[str, None] = {}
         """Topics whose records may be acknowledged before they are sequenced."""
         self.gives_up_gaps = False
-        """Whether too little may wait for what comes before it to keep order. To be said before topics are created."""
+        """Whether gaps are given up so soon that order is lost. Set it before topics are created."""
         self.strikes: frozenset[int] | None = None
-        """Which of the nemesis' strikes fall; None: all of them."""
+        """The numbers of the nemesis' strikes that take place; None: all."""
         self.strikes_laid_out = 0
         self.faults = 0
         self.expects_tidy_store = False
-        """Whether the store must hold, after some rest, all objects that are in use and no others."""
+        """Whether the store must in the end hold exactly the objects that are in use."""
         self._clients: list[AnyClient] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._sessions = 0
 
     def note(self, what: str) -> None:
-        """Say in the history that something was done to the system."""
+        """Record in the history that something was done to the system."""
         now_s = self.loop.time()
         self.history.record(Event(client="nemesis", invoke_s=now_s, complete_s=now_s, what=what))
 
@@ -135,7 +139,7 @@ class World:
             )
 
     async def delete_records(self, topic: str, partition: int, before_offset: int) -> None:
-        """Ask for it once; whether it happened shows in the log start."""
+        """Ask once to delete records. Whether it worked shows in the log start."""
         types = request_types(DELETE_RECORDS, DELETE_RECORDS_VERSION)
         session = self.session("admin")
         try:
@@ -161,22 +165,18 @@ class World:
         return [(topic, partition) for partition in range(self.topics[topic])]
 
     def producer(self, targets: list[tuple[str, int]], **options: Any) -> SimProducer:
-        settings = {
-            "idempotent": True,
-            "retries": True,
-            "in_flight_max": 5,
-            "pause_s": 0.3,
-            "journaled": self.journaled,
-            **options,
-        }
-        kind = "idempotent" if settings["idempotent"] else "plain"
-        return self._start(SimProducer(self.session(kind), targets, **settings))
+        style = ProducerStyle(**options)
+        kind = "idempotent" if style.idempotent else "plain"
+        return self._start(SimProducer(self.session(kind), targets, style, journaled=self.journaled))
 
     def reader(self, targets: list[tuple[str, int]]) -> SimReader:
         return self._start(SimReader(self.session("reader"), targets))
 
     def transactional_producer(self, targets: list[tuple[str, int]], **options: Any) -> TransactionalProducer:
-        """Also makes a note that committed data of these topics is read in the end."""
+        """Start a transactional producer.
+
+        Committed data of its topics is then read in the end, too.
+        """
         self.transactional.update(dict.fromkeys(topic for topic, _ in targets))
         session = self.session("transactional")
         settings = {"version": 1, "group": f"group-of-{session.name}", "pause_s": 0.5, **options}
@@ -189,7 +189,7 @@ class World:
         return self._start(GroupMember(self.session("member"), group, topic, self.topics[topic]))
 
     def consumer_member(self, group: str, topic: str) -> ConsumerMember:
-        """Of a group whose partitions the coordinator assigns."""
+        """Start a member of a group whose partitions the coordinator assigns."""
         return self._start(ConsumerMember(self.session("consumer"), group, topic, self.topics[topic]))
 
     def _start(self, client: Client) -> Client:
@@ -200,7 +200,7 @@ class World:
     # ── the end ──
 
     async def finish(self) -> None:
-        """Heal everything, let the clients come to rest, and read every log whole."""
+        """End all faults, let the clients finish, and read every log from start to end."""
         self.cluster.settle()
         self.note(ALL_IS_WELL)
         for client in self._clients:
@@ -228,7 +228,7 @@ class World:
             await self._check_store()
 
     async def _wait_drained(self) -> None:
-        """Until what is in the journals is in the logs, and nothing can appear there any more."""
+        """Wait until everything in journals is sequenced, and no late put can add to it."""
         left: list[str] = []
         for _ in range(int(DRAIN_S_MAX)):
             left = self._unsequenced()
@@ -238,16 +238,31 @@ class World:
         raise Undrained(f"{len(left)} files and batches of journals are not sequenced after {DRAIN_S_MAX} s: {left[0]}")
 
     def _unsequenced(self) -> list[str]:
-        """Files that no sequence's record has, and batches that wait."""
+        """List journal files that are not sequenced, and batches that are held."""
+        control = self.cluster.control
+        assert control is not None
+        held = control.parts.journals._held.oldest(1)
+        return self._unsequenced_files() + [f"batch {each.name} of {each.key}" for each in held]
+
+    def _unsequenced_files(self) -> list[str]:
         control = self.cluster.control
         assert control is not None
         left: list[str] = []
         for key in self.cluster.bucket.objects:
             if key.startswith(JOURNAL_PREFIX):
                 file = parse_journal_key(key)
-                if not control.journals.sequences.is_sequenced((file.incarnation, file.sequence), file.slot):
+                if not control.parts.journals.sequences.is_sequenced((file.incarnation, file.sequence), file.slot):
                     left.append(key)
-        return left + [f"batch {held.name} of {held.key}" for held in control.journals._held.oldest(1)]
+        return left
+
+    def check_unsequenced_age(self, age_s_max: float) -> None:
+        """Check that all journal files older than `age_s_max` are sequenced."""
+        born_before_ms = EPOCH_MS + 1000 * (self.loop.time() - age_s_max)
+        old = [
+            key for key in self._unsequenced_files() if self.cluster.bucket.objects[key].modified_ms < born_before_ms
+        ]
+        if old:
+            raise Undrained(f"{len(old)} files are older than {age_s_max} s and not sequenced: {old[0]}")
 
     async def _check_store(self) -> None:
         await self.sleep(REST_S)
@@ -259,8 +274,10 @@ class World:
             raise Untidy(f"{len(orphans)} objects are left that nothing refers to, among them {orphans[0]}")
 
     def _is_kept(self, key: str) -> bool:
-        """Whether it stays though no extent is in it: what agents tell each other, and fences, while their sequence is
-        not closed."""
+        """Tell whether an object stays although it has no extents.
+
+        Such are the objects that agents leave for each other, and fences of journal sequences that are not closed.
+        """
         if not key.startswith(JOURNAL_PREFIX):
             return not key.startswith("data/")
         stored = self.cluster.bucket.objects[key]
@@ -302,7 +319,10 @@ class World:
         )
 
     async def _used_objects(self) -> set[str]:
-        """By the index alone, whatever is counted elsewhere. Nothing is new any more, so all of it is in the table."""
+        """Find the objects in use, by the index alone.
+
+        Nothing is recent any more, so the table has all extents.
+        """
         control = self.cluster.control
         assert control is not None
         rows = await control._metadata.read(
@@ -314,24 +334,24 @@ class World:
 
 
 class Unreadable(Exception):
-    """A log that promises records which nobody can be given: their object is gone, or is not what it should be."""
+    """A record of the log cannot be read: its object is gone or damaged."""
 
 
 class Untidy(Exception):
-    """A store that, after a long rest, does not hold exactly the objects that are in use."""
+    """The store does not hold exactly the objects that are in use."""
 
 
 class Undrained(Exception):
-    """Journals with files that nobody sequences although everything was well again."""
+    """Journal files stay unsequenced although all faults are over."""
 
 
 class Stuck(Exception):
-    """Clients that never came to rest although everything was well again."""
+    """Clients do not finish although all faults are over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of one seed."""
+    """The result of one seed."""
 
     seed: int
     history: History
@@ -339,17 +359,17 @@ class Run:
     strikes_laid_out: int
     simulated_s: float
     error: str = ""
-    """What stopped the run before its end: clients that got stuck, an error that nobody caught."""
+    """What stopped the run before its end: stuck clients, or an uncaught error."""
 
 
 def simulate(
     seed: int, scenario: Scenario, plan: ClusterPlan | None = None, *, strikes: frozenset[int] | None = None
 ) -> Run:
-    """Run a scenario under one seed, from nothing to its end."""
+    """Run a scenario under one seed, from an empty cluster to the final reads."""
     with warnings.catch_warnings():
-        # A killed process leaves coroutines behind that nobody will ever await.
+        # A killed process leaves coroutines behind that are never awaited.
         warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
-        return _simulate(seed, scenario, plan or getattr(scenario, "plan", None) or ClusterPlan(), strikes)
+        return _simulate(seed, scenario, plan or ClusterPlan(), strikes)
 
 
 def _simulate(seed: int, scenario: Scenario, plan: ClusterPlan, strikes: frozenset[int] | None) -> Run:
@@ -380,7 +400,10 @@ def _simulate(seed: int, scenario: Scenario, plan: ClusterPlan, strikes: frozens
 
 
 def _memory_folder() -> str | None:
-    """Metadata in memory-backed files: durable as far as the simulation goes, and quick."""
+    """Give a memory-backed folder for the metadata.
+
+    It is quick, and durable enough for a simulation.
+    """
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 

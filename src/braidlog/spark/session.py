@@ -1,4 +1,4 @@
-"""Spark sessions with the settings that suit Braidlog, on any master."""
+"""Creates Spark sessions with settings that suit Braidlog, on any master."""
 
 import os
 import sys
@@ -17,9 +17,9 @@ LOOPBACK = "127.0.0.1"
 DAEMON_MODULE = "braidlog.spark.daemon"
 
 _SETTINGS = {
-    # Rows become Arrow batches of this size on their way between the JVM and Python: larger ones are slower.
+    # Rows travel between the JVM and Python in Arrow batches of this size. Larger ones are slower.
     "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
-    # Only bytes should limit a batch. Zero, which means no limit elsewhere, breaks data sources in Python.
+    # Only bytes should limit a batch. Zero means no limit elsewhere, but breaks data sources in Python.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.daemon.module": DAEMON_MODULE,
@@ -27,7 +27,7 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
 }
 _QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-"""A JVM that is ready sooner and takes less memory, and whose long computations are slower."""
+"""Makes the JVM start sooner and take less memory. Long computations are slower."""
 
 
 def create_session(
@@ -38,11 +38,11 @@ def create_session(
     quick: bool = False,
     progress: bool | None = None,
 ) -> "SparkSession":
-    """A session that knows the format `braidlog`.
+    """Create a session that knows the format `braidlog`.
 
-    `master` is any that Spark knows: `local[4]`, `spark://host:7077`, `k8s://…`, or `sc://host:15002` for Spark
-    Connect. `config` has the last word on every setting. `quick` is for short programs: it starts sooner. `progress`
-    shows a bar per stage; by default only on a terminal.
+    `master` is any master that Spark knows: `local[4]`, `spark://host:7077`, `k8s://…`, or `sc://host:15002` for Spark
+    Connect. `config` overrides every setting. `quick` makes the session start sooner, for short programs. `progress`
+    shows a bar for each stage; by default only on a terminal.
     """
     from braidlog.spark.datasource import register
 
@@ -69,7 +69,10 @@ def create_session(
 def session_settings(
     master: str, config: Mapping[str, str], *, quick: bool = False, progress: bool | None = None
 ) -> dict[str, str]:
-    """All settings of a session, those of the caller included. JVM options of both sides are joined."""
+    """Return all settings of a session.
+
+    The caller's settings win, except that JVM options are combined.
+    """
     options = f"-Dlog4j2.configurationFile=file:{files('braidlog.spark').joinpath('log4j2.properties')}"
     if quick:
         options = f"{options} {_QUICK_START}"
@@ -81,7 +84,7 @@ def session_settings(
         "spark.executor.extraJavaOptions": _QUICK_START if quick else "",
     }
     if master.startswith("local"):
-        # Everything is on this machine: nobody else need reach it, whatever its name resolves to.
+        # Everything runs on this machine, so nothing else needs to reach it.
         settings["spark.driver.host"] = LOOPBACK
         settings["spark.driver.bindAddress"] = LOOPBACK
     for name, value in config.items():

@@ -1,7 +1,8 @@
-"""ApiVersions, versions 0 to 4: the first thing a client asks, before it knows what the broker speaks.
+"""ApiVersions, versions 0 to 4: the first thing that a client asks.
 
-Its response header has version 0 whatever the body's version, and a request of a version that the broker does not
-know is answered in version 0 with an error and the versions that it does know.
+A client asks before it knows what the broker speaks. The response header has version 0 whatever the body's version, and
+a request of a version that the broker does not know is answered in version 0 with an error and the versions that it
+does know.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,12 +58,12 @@ class ApiVersionsResponse(NamedTuple):
 
 
 def api_keys_of(apis: Mapping[int, range]) -> list[ApiVersion]:
-    """Each API key with its half-open range of versions, as the response lists them."""
+    """Return each API key with its range of versions, as the response lists them."""
     return [ApiVersion(key, versions.start, versions.stop - 1) for key, versions in sorted(apis.items())]
 
 
 def write_api_versions_response(version: int, response: ApiVersionsResponse) -> bytes:
-    """The body of the response, for any version that a client may have asked for."""
+    """Write the response's body, for any version that a client may have asked for."""
     if version not in VERSIONS:
         version = 0
         response = response._replace(error_code=ErrorCode.unsupported_version)

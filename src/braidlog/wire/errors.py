@@ -1,5 +1,8 @@
-"""What can be wrong with a frame."""
+"""Errors of frames."""
 
 
 class MalformedRequest(Exception):
-    """A frame that is not the message its header promises. Kafka closes such connections, and so do we."""
+    """A frame that is not the message its header promises.
+
+    Kafka closes such connections, and so do we.
+    """

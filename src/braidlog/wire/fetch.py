@@ -1,16 +1,20 @@
-"""Fetch, versions 4 to 18, by hand. Responses are lists of buffers, so that record bytes are never copied.
+"""Fetch, versions 4 to 18, by hand.
+
+Responses are lists of buffers, so that record bytes are never copied.
 
 Version 5 adds the log start offset, 7 sessions, 9 the leader epoch, 11 racks and preferred replicas, 12 is flexible,
 13 names topics by their ids, 15 moves the replica id into a tagged field, 16 adds node endpoints.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple
 
+from braidlog.wire.errors import MalformedRequest
 from braidlog.wire.nodes import NO_LEADER, CurrentLeader, NodeEndpoint, leader_value, node_endpoints_value
 from braidlog.wire.primitives import (
+    ELEMENTS_MAX,
     UUID_BYTES,
     Bytes,
     count_of,
@@ -42,9 +46,9 @@ _PARTITION_V5 = Struct(">iqqi")
 _PARTITION_V9 = Struct(">iiqqi")
 _PARTITION_V12 = Struct(">iiqiqi")
 _PARTITION_BYTES = _PARTITION_V12.size + 1
-"""With no tags, as all have."""
+"""The size of a partition, which has no tags."""
 _new = tuple.__new__
-"""Half the time that a named tuple's own constructor takes."""
+"""Takes half the time of a named tuple's own constructor."""
 
 
 class FetchPartition(NamedTuple):
@@ -124,7 +128,7 @@ class FetchedPartition(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Nothing in it but what every partition has."""
+        """Whether the partition holds nothing but the fields that all have."""
         return (
             not self.aborted_transactions
             and self.diverging_epoch is NO_DIVERGENCE
@@ -148,10 +152,10 @@ class FetchResponse(NamedTuple):
 
 
 def read_fetch_request(version: int, body: memoryview) -> FetchRequest:
-    """The request in `body`, which begins behind the header.
+    """Read the request in `body`, which begins behind the header.
 
-    A follower's directory id and high watermark are passed over: only brokers that replicate send them. What lies
-    behind the request is ignored, as Kafka does.
+    A follower's directory id and high watermark are skipped: only brokers that replicate send them. Bytes behind the
+    request are ignored, as in Kafka.
     """
     try:
         request, position = _read(version, body)
@@ -179,9 +183,13 @@ def _read(version: int, body: memoryview) -> tuple[FetchRequest, int]:
 
     topic_count, position = read_count(body, position, flexible)
     topics: list[FetchTopic] = []
+    left = ELEMENTS_MAX
     for _ in range(topic_count):
         name, topic_id, position = _read_topic(version, body, position)
         partition_count, position = read_count(body, position, flexible)
+        left -= 1 + partition_count
+        if left < 0:
+            raise MalformedRequest(f"more than {ELEMENTS_MAX} elements")
         if flexible:
             partitions, position = _read_flexible_partitions(body, position, partition_count)
             position = position + 1 if not body[position] else read_tags(body, position)
@@ -195,6 +203,9 @@ def _read(version: int, body: memoryview) -> tuple[FetchRequest, int]:
         for _ in range(forgotten_count):
             name, topic_id, position = _read_topic(version, body, position)
             indexes, position = read_i32_array(body, position, flexible)
+            left -= 1 + len(indexes)
+            if left < 0:
+                raise MalformedRequest(f"more than {ELEMENTS_MAX} elements")
             forgotten.append(ForgottenTopic(name, topic_id, indexes))
             if flexible:
                 position = read_tags(body, position)
@@ -228,10 +239,41 @@ def _read(version: int, body: memoryview) -> tuple[FetchRequest, int]:
     return request, position
 
 
+def without_repeats(request: FetchRequest) -> FetchRequest:
+    """The request with each partition once, as Kafka takes it.
+
+    It is in its first place, and as it was asked for last.
+    """
+    wanted: dict[tuple[str, bytes], dict[int, FetchPartition]] = {}
+    for name, topic_id, partitions in request.topics:
+        wanted.setdefault((name, topic_id), {}).update({each.partition_index: each for each in partitions})
+    return request._replace(topics=[FetchTopic(*topic, list(found.values())) for topic, found in wanted.items()])
+
+
+def in_slices(topics: Iterable[FetchTopic], length: int) -> Iterator[list[FetchTopic]]:
+    """The topics in parts that have `length` partitions each, but for the last."""
+    part: list[FetchTopic] = []
+    room = length
+    for name, topic_id, partitions in topics:
+        start = 0
+        while start < len(partitions):
+            taken = partitions[start : start + room]
+            part.append(FetchTopic(name, topic_id, taken))
+            start += len(taken)
+            room -= len(taken)
+            if not room:
+                yield part
+                part, room = [], length
+    if part:
+        yield part
+
+
 def turning_partitions(version: int, body: memoryview, request: FetchRequest) -> range | None:
-    """Where in `body` each partition begins, if they may take turns there. A consumer without a session names the same
-    ones again and again, each in turn at the head, lest the first get all the room. None where it has several topics,
-    or is not built as consumers build it."""
+    """Where in `body` each partition begins, if they may take turns there.
+
+    A consumer without a session names the same ones again and again, each in turn at the head, lest the first get all
+    the room. None where it has several topics, or is not built as consumers build it.
+    """
     if version < 15 or len(request.topics) != 1:
         return None
     count = len(request.topics[0].partitions)
@@ -291,12 +333,12 @@ _SNAPSHOT = Struct(">qiB")
 
 
 def write_fetch_response(version: int, response: FetchResponse) -> list[Bytes]:
-    """The body of the response, as buffers to be written one after the other."""
+    """Write the body of the response, as buffers to be sent one after the other."""
     flexible = version >= _FLEXIBLE_FROM
     topics, throttle_time_ms, error_code, session_id, node_endpoints = response
     buffers: list[Bytes] = []
     start = _RESPONSE_V7.pack(throttle_time_ms, error_code, session_id) if version >= 7 else pack_i32(throttle_time_ms)
-    # What is not records is gathered here until records come, so that the list stays short.
+    # Everything but records is gathered here until records come, so that the list stays short.
     small: list[bytes] = [start, count_of(len(topics), flexible)]
     for name, topic_id, partitions in topics:
         small.append(topic_id if version >= _TOPIC_IDS_FROM else string(name, flexible))
@@ -331,7 +373,10 @@ def write_fetch_response(version: int, response: FetchResponse) -> list[Bytes]:
 
 
 def _plain_empty(partition: FetchedPartition) -> bytes:
-    """A partition without records, in one piece: most are, where consumers wait."""
+    """Write a partition without records in one piece.
+
+    Most are such while consumers wait.
+    """
     index, error_code, high_watermark, stable_offset, start_offset, aborted, preferred_replica, records, *_ = partition
     return _EMPTY_V12.pack(
         index,

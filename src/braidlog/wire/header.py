@@ -38,19 +38,22 @@ class RequestHeader(NamedTuple):
     client_id: str
     """Empty where the client sent null."""
     body_position: int
-    """Where the body begins in the frame."""
+    """The start of the body in the frame."""
 
 
 def is_flexible(api_key: int, api_version: int) -> bool:
-    """Whether this version has compact lengths and tagged fields. Unknown keys count as not flexible."""
+    """Whether this version has compact lengths and tagged fields.
+
+    Unknown keys count as not flexible.
+    """
     return api_version >= _FLEXIBLE_FROM.get(api_key, _NEVER)
 
 
 def read_request_header(frame: memoryview) -> RequestHeader:
-    """The header at the start of a frame, which is given without its length prefix.
+    """Read the header at the start of a frame, which comes without its length prefix.
 
-    A version that nobody knows is read like the newest one, so that ApiVersions can be answered whatever the client
-    asked for. What to do about unknown keys and versions is the caller's to decide.
+    An unknown version is read like the newest one, so that ApiVersions can be answered whatever the client asked for.
+    The caller decides what to do about unknown keys and versions.
     """
     try:
         api_key, api_version, correlation_id, client_id_bytes = _FIXED.unpack_from(frame, 0)
@@ -77,17 +80,23 @@ def read_request_header(frame: memoryview) -> RequestHeader:
 
 
 def has_flexible_response_header(api_key: int, api_version: int) -> bool:
-    """ApiVersions is the exception: a client reads its answer before it knows what the broker speaks."""
+    """Whether the response header has tagged fields.
+
+    ApiVersions is the exception: a client reads its answer before it knows the broker's versions.
+    """
     return api_key != API_VERSIONS_KEY and is_flexible(api_key, api_version)
 
 
 def response_header(correlation_id: int, flexible: bool) -> bytes:
-    """The header alone; `flexible` as `has_flexible_response_header` says."""
+    """Write the header alone; `flexible` is what `has_flexible_response_header` says."""
     return _I32.pack(correlation_id) + b"\x00" if flexible else _I32.pack(correlation_id)
 
 
 def frame_start(correlation_id: int, flexible: bool, body_bytes: int) -> bytes:
-    """The length prefix and the header of a response whose body has `body_bytes`."""
+    """Write the length prefix and header of a response.
+
+    Its body has `body_bytes`.
+    """
     if flexible:
         return _LENGTH_AND_ID.pack(body_bytes + 5, correlation_id) + b"\x00"
     return _LENGTH_AND_ID.pack(body_bytes + 4, correlation_id)

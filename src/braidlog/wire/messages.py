@@ -1,4 +1,6 @@
-"""The cold messages: any request read, and any response written, through kio's generated schemas.
+"""The cold messages: reads any request and writes any response.
+
+It uses kio's generated schemas.
 
 kio has one class per message version, with only the fields that version has. Handlers are written once for all
 versions: they read what may be missing with `getattr(request, name, default)`, and answer through `Answer`, which
@@ -6,7 +8,7 @@ leaves out what the version does not know.
 """
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import cache
 from types import ModuleType
@@ -24,16 +26,20 @@ __all__ = ["Answer", "MalformedRequest", "answer_for", "read_request", "write_re
 
 @cache
 def _request(api_key: int, version: int) -> tuple[Any, Callable[[Any, int], tuple[Any, int]]]:
-    """Its schema, and what reads it. Looked up once: kio imports by name each time."""
+    """Return a request's schema and its reader.
+
+    Cached, because kio imports by name each time.
+    """
     schema: Any = load_request_schema(api_key, version)
     return schema, cast(Any, entity_reader(schema))
 
 
 def read_request(api_key: int, version: int, body: memoryview | bytes) -> Any:
-    """The request entity in `body`, which starts right behind the request header. What follows it is ignored, as Kafka
-    does: some clients send more than their version has."""
+    """Read the request entity in `body`, which starts right behind the request header.
+
+    Bytes behind it are ignored, as in Kafka: some clients send more than their version has."""
     view = memoryview(body).toreadonly()
-    # Not only to be told what is wrong: the native reader does not survive an array of false length.
+    # Not only for a better error: the native reader does not survive an array with a false length.
     schema, reader = _request(api_key, version)
     check_shape(schema, view)
     try:
@@ -49,8 +55,59 @@ def _writer(entity_type: type[Any]) -> Callable[[io.BytesIO, Any], None]:
     return writer  # type: ignore[no-any-return]
 
 
+LONG_ELEMENTS = 500
+"""An answer with this many elements takes several milliseconds to write."""
+
+
+def is_long(entity: Any) -> bool:
+    """Whether an answer takes long to write.
+
+    This is estimated by the lengths of its arrays and of those in them.
+    """
+    count = 0
+    for outer in _arrays(entity):
+        count += len(outer)
+        for element in outer:
+            if count > LONG_ELEMENTS:
+                return True
+            if not hasattr(element, "__flexible__"):
+                break
+            count += sum(map(len, _arrays(element)))
+    return count > LONG_ELEMENTS
+
+
+def error_codes(entity: Any) -> Iterator[int]:
+    """Yield the error codes in an answer and in its parts at every level.
+
+    It stops after `LONG_ELEMENTS` parts.
+    """
+    unseen = [entity]
+    for _ in range(LONG_ELEMENTS):
+        if not unseen:
+            return
+        part = unseen.pop()
+        part_type: type = type(part)
+        for name in _error_names(part_type):
+            if code := getattr(part, name):
+                yield int(code)
+        for array in _arrays(part):
+            if array and hasattr(array[0], "__flexible__"):
+                unseen += array[:LONG_ELEMENTS]
+
+
+@cache
+def _error_names(entity_type: type) -> tuple[str, ...]:
+    return tuple(sorted(name for name in _field_names(entity_type) if name.endswith("error_code")))
+
+
+def _arrays(entity: Any) -> list[tuple[Any, ...]]:
+    entity_type: type = type(entity)
+    values = [getattr(entity, name) for name in _field_names(entity_type)]
+    return [value for value in values if isinstance(value, tuple)]
+
+
 def write_response(entity: Any) -> bytes:
-    """The response's body, without its header."""
+    """Write the response's body, without its header."""
     buffer = io.BytesIO()
     entity_type: Any = type(entity)
     _writer(entity_type)(buffer, entity)
@@ -63,7 +120,9 @@ def _field_names(entity_type: type) -> frozenset[str]:
 
 
 class Answer:
-    """Builds the response entities of one version: `answer("CreatableTopicResult", name=…, topic_id=…)`.
+    """Builds the response entities of one version.
+
+    For example `answer("CreatableTopicResult", name=…, topic_id=…)`.
 
     Fields that the version does not have are dropped; a field that it has and was not given keeps its default, or is
     an error where it has none.

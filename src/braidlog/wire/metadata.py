@@ -5,12 +5,13 @@ topics, 5 offline replicas, 7 leader epochs, 8 authorized operations, 9 is flexi
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import NamedTuple
 
 from braidlog.wire.errors import MalformedRequest
 from braidlog.wire.primitives import (
+    ELEMENTS_MAX,
     NO_TOPIC_ID,
     count_of,
     i32_array,
@@ -87,7 +88,7 @@ class MetadataResponse(NamedTuple):
 
 
 def read_metadata_request(version: int, body: memoryview) -> MetadataRequest:
-    """The request in `body`, which begins behind the header.
+    """Read the request in `body`, which begins behind the header.
 
     Bytes that are left over are ignored: librdkafka writes a null list of topics as four bytes where one is due, so
     its request for all topics is three bytes too long.
@@ -101,6 +102,8 @@ def read_metadata_request(version: int, body: memoryview) -> MetadataRequest:
 def _read(version: int, body: memoryview) -> MetadataRequest:
     flexible = version >= _FLEXIBLE_FROM
     count, position = read_nullable_count(body, 0, flexible)
+    if count is not None and count > ELEMENTS_MAX:
+        raise MalformedRequest(f"more than {ELEMENTS_MAX} topics")
     topics: list[MetadataTopicRequest] | None = None
     if count is not None:
         topics = []
@@ -136,56 +139,81 @@ _PARTITION_V0 = Struct(">hii")
 _PARTITION_V7 = Struct(">hiii")
 
 
-def write_metadata_response(version: int, response: MetadataResponse) -> bytes:
-    """The body of the response."""
-    flexible = version >= _FLEXIBLE_FROM
-    parts: list[bytes] = []
-    add = parts.append
-    if version >= 3:
-        add(pack_i32(response.throttle_time_ms))
-    add(count_of(len(response.brokers), flexible))
-    for node_id, host, port, rack in response.brokers:
-        parts += (pack_i32(node_id), string(host, flexible), pack_i32(port))
+class MetadataWriter:
+    """Writes a response in pieces, because it may be too large to write in one go."""
+
+    def __init__(self, version: int) -> None:
+        self._version = version
+        self._flexible = version >= _FLEXIBLE_FROM
+        # Most partitions of a cluster have one of a few sets of replicas: encode each set once.
+        self._partition_tails: dict[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], bytes] = {}
+
+    def head(self, response: MetadataResponse, topic_count: int) -> bytes:
+        """Write all that comes before the first topic."""
+        version, flexible = self._version, self._flexible
+        parts: list[bytes] = []
+        if version >= 3:
+            parts.append(pack_i32(response.throttle_time_ms))
+        parts.append(count_of(len(response.brokers), flexible))
+        for node_id, host, port, rack in response.brokers:
+            parts += (pack_i32(node_id), string(host, flexible), pack_i32(port))
+            if version >= 1:
+                parts.append(nullable_string(rack, flexible))
+            if flexible:
+                parts.append(b"\x00")
+        if version >= 2:
+            parts.append(nullable_string(response.cluster_id, flexible))
         if version >= 1:
-            add(nullable_string(rack, flexible))
-        if flexible:
-            add(b"\x00")
-    if version >= 2:
-        add(nullable_string(response.cluster_id, flexible))
-    if version >= 1:
-        add(pack_i32(response.controller_id))
-    add(count_of(len(response.topics), flexible))
-    # Most partitions of a cluster have one of a few sets of replicas: encode each set once.
-    tails: dict[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], bytes] = {}
-    for name, topic_id, partitions, error_code, is_internal, operations in response.topics:
-        add(pack_i16(error_code))
-        add(nullable_string(name, flexible) if version >= 12 else string(name or "", flexible))
+            parts.append(pack_i32(response.controller_id))
+        parts.append(count_of(topic_count, flexible))
+        return b"".join(parts)
+
+    def topic_head(self, topic: MetadataTopic, partition_count: int) -> bytes:
+        """Write all that comes before the topic's first partition."""
+        version, flexible = self._version, self._flexible
+        parts = [
+            pack_i16(topic.error_code),
+            nullable_string(topic.name, flexible) if version >= 12 else string(topic.name or "", flexible),
+        ]
         if version >= 10:
-            add(topic_id)
+            parts.append(topic.topic_id)
         if version >= 1:
-            add(b"\x01" if is_internal else b"\x00")
-        add(count_of(len(partitions), flexible))
+            parts.append(b"\x01" if topic.is_internal else b"\x00")
+        parts.append(count_of(partition_count, flexible))
+        return b"".join(parts)
+
+    def partitions(self, partitions: Iterable[MetadataPartition]) -> bytes:
+        """Write some partitions of a topic; others may follow."""
+        parts: list[bytes] = []
+        add = parts.append
+        tails = self._partition_tails
         for index, leader_id, replicas, isr, offline, leader_epoch, partition_error in partitions:
-            if version >= 7:
+            if self._version >= 7:
                 add(_PARTITION_V7.pack(partition_error, index, leader_id, leader_epoch))
             else:
                 add(_PARTITION_V0.pack(partition_error, index, leader_id))
             tail_key = (replicas, isr, offline)
             tail = tails.get(tail_key)
             if tail is None:
-                tail = tails[tail_key] = _partition_tail(version, replicas, isr, offline)
+                tail = tails[tail_key] = _partition_tail(self._version, replicas, isr, offline)
             add(tail)
-        if version >= 8:
-            add(pack_i32(operations))
-        if flexible:
-            add(b"\x00")
-    if 8 <= version <= 10:
-        add(pack_i32(response.cluster_authorized_operations))
-    if version >= 13:
-        add(pack_i16(response.error_code))
-    if flexible:
-        add(b"\x00")
-    return b"".join(parts)
+        return b"".join(parts)
+
+    def topic_tail(self, authorized_operations: int) -> bytes:
+        """Write all that comes behind the topic's last partition."""
+        operations = pack_i32(authorized_operations) if self._version >= 8 else b""
+        return operations + b"\x00" if self._flexible else operations
+
+    def tail(self, response: MetadataResponse) -> bytes:
+        """Write all that comes behind the last topic."""
+        parts: list[bytes] = []
+        if 8 <= self._version <= 10:
+            parts.append(pack_i32(response.cluster_authorized_operations))
+        if self._version >= 13:
+            parts.append(pack_i16(response.error_code))
+        if self._flexible:
+            parts.append(b"\x00")
+        return b"".join(parts)
 
 
 def _partition_tail(version: int, replicas: Sequence[int], isr: Sequence[int], offline: Sequence[int]) -> bytes:

@@ -1,4 +1,7 @@
-"""Where a partition's leader is: the tagged fields that Produce and Fetch responses share."""
+"""The current leader of a partition, as tagged fields.
+
+Produce and Fetch responses share them.
+"""
 
 from collections.abc import Sequence
 from struct import Struct

@@ -16,6 +16,10 @@ Bytes = bytes | bytearray | memoryview
 
 UVARINT_MAX = (1 << 31) - 1
 UUID_BYTES = 16
+TAGS_MAX = 1000
+"""Tagged fields of one entity. No message has more than a few."""
+ELEMENTS_MAX = 200_000
+"""Elements of all arrays of a request, except Produce and Fetch. Each costs the agent ten microseconds or more."""
 NO_TOPIC_ID = bytes(UUID_BYTES)
 
 _I8 = Struct(">b")
@@ -84,7 +88,7 @@ def read_uvarint(view: memoryview, position: int) -> Read[int]:
 
 
 def read_exact(view: memoryview, position: int, length: int) -> Read[memoryview]:
-    """`length` bytes, not copied."""
+    """Read `length` bytes, without a copy."""
     end = position + length
     if length < 0 or end > len(view):
         raise truncated()
@@ -140,14 +144,14 @@ def read_nullable_bytes(view: memoryview, position: int, flexible: bool) -> Read
 
 
 def read_nullable_count(view: memoryview, position: int, flexible: bool) -> Read[int | None]:
-    """An array's length. It is not to be trusted: reserve nothing by it."""
+    """Read an array's length. It cannot be trusted: reserve no memory for it."""
     if flexible:
         count, position = read_uvarint(view, position)
         count -= 1
     else:
         count, position = read_i32(view, position)
     if count >= 0:
-        # No element of any array is empty, so that a count past the bytes that are left is known to be false.
+        # No element of any array is empty, so a count above the bytes that are left is false.
         if count > len(view) - position:
             raise truncated()
         return count, position
@@ -173,8 +177,13 @@ def read_i32_array(view: memoryview, position: int, flexible: bool) -> Read[list
 
 
 def read_tags(view: memoryview, position: int, take: Callable[[int, memoryview], None] | None = None) -> int:
-    """Pass over tagged fields, giving each one's tag and bytes to `take`; the position behind them."""
+    """Skip tagged fields, and give each tag and its bytes to `take`.
+
+    Returns the position behind them.
+    """
     count, position = read_uvarint(view, position)
+    if count > TAGS_MAX:
+        raise MalformedRequest(f"{count} tagged fields")
     for _ in range(count):
         tag, position = read_uvarint(view, position)
         length, position = read_uvarint(view, position)
@@ -210,7 +219,7 @@ def nullable_string(value: str | None, flexible: bool) -> bytes:
 
 
 def count_of(value: int, flexible: bool) -> bytes:
-    """An array's length."""
+    """Write an array's length."""
     return uvarint(value + 1) if flexible else pack_i32(value)
 
 
@@ -219,7 +228,7 @@ def i32_array(values: Sequence[int], flexible: bool) -> bytes:
 
 
 def tags(fields: Sequence[tuple[int, bytes]]) -> bytes:
-    """Tagged fields, given in the order of their tags."""
+    """Write tagged fields, which must come in the order of their tags."""
     parts = [uvarint(len(fields))]
     for tag, value in fields:
         parts += (uvarint(tag), uvarint(len(value)), value)

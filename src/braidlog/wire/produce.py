@@ -1,4 +1,4 @@
-"""Produce, versions 3 to 13, by hand: nothing is asked for more often.
+"""Produce, versions 3 to 13, by hand: no request is more frequent.
 
 Version 5 adds the log start offset, 8 the errors of single records, 9 is flexible, 10 adds the current leader, and 13
 names topics by their ids.
@@ -32,7 +32,9 @@ VERSIONS = range(3, 14)
 
 FLEXIBLE_FROM = 9
 IDS_FROM = 13
-"""Topics are named by their ids."""
+"""The first version that names topics by their ids."""
+PARTITIONS_MAX = 20_000
+"""The limit for one request. Producers send one batch for each partition that has one, within a few megabytes."""
 _ACKS_TIMEOUT = Struct(">hi")
 _OLD_START = Struct(">hhiih")
 """Null transactional id, acks, timeout, topic count, length of the first topic's name."""
@@ -40,7 +42,7 @@ _I32 = Struct(">i")
 _INDEX_LENGTH = Struct(">ii")
 _COUNT_INDEX_LENGTH = Struct(">iii")
 _new = tuple.__new__
-"""Half the time that a named tuple's own constructor takes."""
+"""Takes half the time of a named tuple's own constructor."""
 
 
 class ProducePartition(NamedTuple):
@@ -65,7 +67,7 @@ class ProduceRequest(NamedTuple):
 
 
 class RecordError(NamedTuple):
-    """What is wrong with one record, by its place in its batch."""
+    """The problem with one record, which is named by its place in its batch."""
 
     batch_index: int
     message: str | None = None
@@ -95,8 +97,12 @@ class ProduceResponse(NamedTuple):
 
 
 def read_produce_request(version: int, body: memoryview) -> ProduceRequest:
-    """The request in `body`, which begins behind the header. Records are views into it. What lies behind it is ignored,
-    as Kafka does."""
+    """Read the request in `body`, which begins behind the header.
+
+    Records are views into it.
+
+    Bytes behind the request are ignored, as in Kafka.
+    """
     try:
         if version >= FLEXIBLE_FROM:
             request, position = _read_flexible(body, version >= IDS_FROM)
@@ -107,6 +113,10 @@ def read_produce_request(version: int, body: memoryview) -> ProduceRequest:
     if position > len(body):
         raise truncated()
     return request
+
+
+def _too_many() -> MalformedRequest:
+    return MalformedRequest(f"more than {PARTITIONS_MAX} partitions")
 
 
 def _read_flexible(body: memoryview, by_id: bool) -> tuple[ProduceRequest, int]:
@@ -124,6 +134,7 @@ def _read_flexible(body: memoryview, by_id: bool) -> tuple[ProduceRequest, int]:
     else:
         topic_count, position = read_count(body, position, True)
     topics: list[ProduceTopic] = []
+    left = PARTITIONS_MAX
     for _ in range(topic_count):
         name, topic_id = "", b""
         if by_id:
@@ -145,6 +156,9 @@ def _read_flexible(body: memoryview, by_id: bool) -> tuple[ProduceRequest, int]:
             position = end + 1
         else:
             partition_count, position = read_count(body, end, True)
+        left -= partition_count or 1
+        if left < 0:
+            raise _too_many()
         partitions: list[ProducePartition] = []
         for _ in range(partition_count):
             index = _I32.unpack_from(body, position)[0]
@@ -177,7 +191,10 @@ def _read_flexible(body: memoryview, by_id: bool) -> tuple[ProduceRequest, int]:
 
 
 def _read_old_single(body: memoryview) -> ProduceRequest | None:
-    """The request of most producers, no transaction and one partition, in few steps; None for any other."""
+    """Read the request of most producers in few steps; None for any other.
+
+    It has no transaction and one partition.
+    """
     size = len(body)
     if size < 28:
         return None
@@ -204,9 +221,13 @@ def _read_old(body: memoryview) -> tuple[ProduceRequest, int]:
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, position)
     topic_count, position = read_count(body, position + 6, False)
     topics: list[ProduceTopic] = []
+    left = PARTITIONS_MAX
     for _ in range(topic_count):
         name, position = read_string(body, position, False)
         partition_count, position = read_count(body, position, False)
+        left -= partition_count or 1
+        if left < 0:
+            raise _too_many()
         partitions: list[ProducePartition] = []
         for _ in range(partition_count):
             index, length = _INDEX_LENGTH.unpack_from(body, position)
@@ -233,7 +254,7 @@ _SINGLE_V9 = Struct(">ihqqqBBBBiB")
 
 
 def write_produce_response(version: int, response: ProduceResponse) -> bytes:
-    """The body of the response."""
+    """Write the body of the response."""
     flexible = version >= FLEXIBLE_FROM
     topics, throttle_time_ms, node_endpoints = response
     parts = [count_of(len(topics), flexible)]
@@ -275,7 +296,7 @@ def write_produce_response(version: int, response: ProduceResponse) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _single_start(name: str, topic_id: bytes, version: int) -> bytes:
-    """One topic with one partition, up to that partition."""
+    """Write one topic with one partition, up to that partition."""
     flexible = version >= FLEXIBLE_FROM
     one = count_of(1, flexible)
     return one + (topic_id if version >= IDS_FROM else string(name, flexible)) + one
@@ -284,7 +305,7 @@ def _single_start(name: str, topic_id: bytes, version: int) -> bytes:
 def write_single_produced(
     version: int, name: str, topic_id: bytes, index: int, base_offset: int, log_append_time_ms: int, log_start: int
 ) -> bytes:
-    """The body of the response that is sent most often: one partition, and all went well."""
+    """Write the body of the most frequent response: one partition, without an error."""
     start = _single_start(name, topic_id, version)
     if version >= FLEXIBLE_FROM:
         return start + _SINGLE_V9.pack(index, 0, base_offset, log_append_time_ms, log_start, 1, 0, 0, 0, 0, 0)

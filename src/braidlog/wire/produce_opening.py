@@ -1,8 +1,8 @@
-"""What a producer's requests begin with: read once, and then only recognised.
+"""The opening of a producer's requests: parsed once, and then only compared.
 
 A producer sends the same bytes in front of its records again and again: its client id, acks, the timeout, the topic's
 name. In a request for one partition, only the correlation id, the partition's index and the records are new. So a
-request that opens as the one before it did need not be taken apart again.
+request with the same opening as the one before it need not be parsed again.
 """
 
 from struct import Struct
@@ -16,31 +16,34 @@ _IDS = Struct(">hhi")
 """API key, API version, correlation id."""
 _INDEX_AND_LENGTH = Struct(">ii")
 _INDEX_AND_VARINT = Struct(">iBB")
-"""The first two bytes of the length, which most requests need no more of."""
+"""A partition's index, and the first two bytes of the length, which suffice for most requests."""
 _ACKS_TIMEOUT = bytes(6)
 _END = b"\x00\x00\x00"
-"""Of a flexible request: no tagged fields of the partition, of the topic, and of the request."""
+"""The end of a flexible request: no tagged fields of the partition, the topic and the request."""
 _REST_BYTES_MIN = 8
-"""A partition's index, and what any records have behind it."""
+"""The least size of a partition's index and its records."""
 
 
 SingleProduce: TypeAlias = tuple[int, int, memoryview]
-"""What is particular to one request: correlation id, the partition's index, and its records, a view into the frame."""
+"""The rest of one request: correlation id, the partition's index, and its records as a view into the frame."""
 
 
 class ProduceOpening(NamedTuple):
-    """All that a frame has in front of its only partition, but for the correlation id."""
+    """Everything in a frame before its only partition, except the correlation id."""
 
     version: int
     shared: bytes
-    """What lies between the correlation id and the partition's index."""
+    """The bytes between the correlation id and the partition's index."""
     name: str
     """Empty in version 13."""
     topic_id: bytes
     """Empty before version 13."""
 
     def read(self, frame: memoryview) -> SingleProduce | None:
-        """What `frame`, which comes without its length, says beyond the opening; None if it opens or ends otherwise."""
+        """Read the rest of `frame`; None if it has another opening or end.
+
+        The frame comes without its length.
+        """
         shared = self.shared
         position = len(shared) + _IDS.size
         size = len(frame)
@@ -59,12 +62,12 @@ class ProduceOpening(NamedTuple):
         else:
             length, position = read_uvarint(frame, position + 4)
         end = position + length - 1
-        # A length of 0 is that of no records at all.
+        # A length of 0 means no records at all.
         return (correlation_id, index, frame[position:end]) if length and frame[end:] == _END else None
 
 
 def opening_of(frame: memoryview, header: RequestHeader, request: ProduceRequest) -> ProduceOpening | None:
-    """The opening of the request that `frame` holds; None where it is of a kind that has none."""
+    """Return the opening of the request in `frame`; None if such a request has none."""
     if request.transactional_id is not None or len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
         return None
     name, topic_id, ((index, records),) = request.topics[0]

@@ -1,1 +1,1 @@
-"""The write path: batch, order, pack, upload."""
+"""The write path: every stage from an accepted request to its acknowledgement."""

@@ -1,7 +1,9 @@
-"""Memory for whole objects: page-aligned, and used again as soon as nobody looks at it any more.
+"""Memory for whole objects: page-aligned.
 
-An aligned buffer goes to a disk without another copy. Memory that is fresh from the system costs more than everything
-else that happens to a record (on a virtual machine up to a CPU second per gigabyte), so regions are kept and recycled.
+It is reused as soon as nothing refers to it.
+
+An aligned buffer goes to a disk without another copy. Fresh memory from the system costs more than everything else that
+happens to a record (on a virtual machine up to a CPU second per gigabyte), so regions are kept and reused.
 """
 
 import contextlib
@@ -12,12 +14,12 @@ REGION_BYTES = 32 * 1024 * 1024
 ALIGNMENT_BYTES = 4096
 
 _UNUSED_REFERENCES = 2
-"""Of a mapping that only its `_Region` holds, and `getrefcount` while it looks."""
+"""The references to a mapping that only its `_Region` holds: that one, and the one that `getrefcount` itself has."""
 
 
 def fresh_memory(size_bytes: int) -> mmap.mmap:
-    """In huge pages where the system has them: those are handed out at a fifth of the cost."""
-    if sys.platform != "linux":
+    """Map new memory, in huge pages where the system has them: those cost a fifth."""
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
         return mmap.mmap(-1, size_bytes)
     mapping = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # a kernel without them
@@ -26,8 +28,11 @@ def fresh_memory(size_bytes: int) -> mmap.mmap:
 
 
 class _Region:
-    """Every view that was handed out holds a reference to the mapping, and so does every slice of it, wherever it got
-    to: into the cache, into a response on its way. So the count of references says whether anybody is left."""
+    """One mapping, and how much of it was handed out.
+
+    Every view that was handed out holds a reference to the mapping, and so does every slice of a view, for example in
+    the cache or in a response. So the reference count says whether the region is in use.
+    """
 
     __slots__ = ("mapping", "used_bytes")
 
@@ -41,17 +46,20 @@ class _Region:
 
 
 class Arena:
-    """Hands out memory; nobody needs to give it back."""
+    """Hands out memory for objects, and reuses it.
+
+    Nobody gives memory back by a call: a region is free again when no view into it is left.
+    """
 
     def __init__(self, *, free_bytes_max: int, region_bytes: int = REGION_BYTES) -> None:
-        """`free_bytes_max`: memory that is kept although nothing is in it."""
+        """`free_bytes_max`: how much unused memory to keep."""
         self._region_bytes = region_bytes
         self._free_regions_max = free_bytes_max // region_bytes
         self._current = _Region(region_bytes)
         self._full: list[_Region] = []
 
     def take(self, size_bytes: int) -> memoryview:
-        """Writable memory that nobody else has."""
+        """Return writable memory that nobody else has."""
         if size_bytes > self._region_bytes // 2:
             return memoryview(fresh_memory(size_bytes))
         if self._current.used_bytes + size_bytes > self._region_bytes:

@@ -2,14 +2,15 @@
 
 import io
 from dataclasses import dataclass, fields
+from types import SimpleNamespace
 from typing import Any
 
 from kio.index import load_payload_module
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
+from braidlog.agent.apis.context import RequestContext
 from braidlog.agent.apis.registry import COLD_APIS
-from braidlog.agent.context import RequestContext
 from braidlog.wire.messages import read_request, write_response
 
 
@@ -42,6 +43,11 @@ def encode(entity: Any) -> bytes:
     return buffer.getvalue()
 
 
+def services_of(agent: Any, services: type) -> Any:
+    """What handlers use, from the attributes of the same names that an agent has here."""
+    return services(*(getattr(agent, field.name, None) for field in fields(services)))
+
+
 class ApiCaller:
     """One client of one agent."""
 
@@ -49,13 +55,23 @@ class ApiCaller:
         self.agent = agent
         self.client_id = client_id
 
+    def everywhere(self) -> list["ApiCaller"]:
+        """The same client at every agent of the cluster, this one included."""
+        return [
+            ApiCaller(
+                SimpleNamespace(**{**vars(self.agent), "session": SimpleNamespace(node_id=node_id)}), self.client_id
+            )
+            for node_id in sorted(self.agent.view.agents)
+        ]
+
     async def __call__(self, key: int, request: Part, *, version: int | None = None) -> Any:
         """The decoded response; of the newest version unless told otherwise."""
         api = COLD_APIS[key]
         version = api.versions[-1] if version is None else version
         assert version in api.versions
         body = encode(build(key, version, request))
-        context = RequestContext(self.agent, key, version, self.client_id, "127.0.0.1")
+        services = services_of(self.agent, api.services)
+        context = RequestContext(services, self.agent.turns, key, version, self.client_id, "127.0.0.1")
         response = await api.handle(read_request(key, version, body), context)
         data = write_response(response)
         decoded, length = entity_reader(type(response))(memoryview(data).toreadonly(), 0)

@@ -7,18 +7,19 @@ from types import SimpleNamespace
 import pytest
 from tests.agent.apis.api_caller import ApiCaller
 
-from braidlog.agent.follower import FeedFollower
+from braidlog.agent.cluster.follower import FeedFollower
+from braidlog.agent.cluster.view import ClusterView
 from braidlog.agent.ripcord.reachability import Reachability
-from braidlog.agent.view import ClusterView
-from braidlog.control.group_settings import GroupSettings
+from braidlog.control.groups.settings import GroupSettings
 from braidlog.control.interface import RegisterAgent
+from braidlog.control.metadata.sqlite import SqliteMetadata
 from braidlog.control.service import ControlService
 from braidlog.control.settings import ControlSettings
-from braidlog.control.sqlite import SqliteMetadata
 from braidlog.objects.memory import MemoryBucket, MemoryStore
 from braidlog.runtime.clock import SystemClock
 from braidlog.runtime.entropy import SeededEntropy
 from braidlog.runtime.settings import AgentSettings
+from braidlog.runtime.turns import Turns
 
 
 @pytest.fixture
@@ -39,12 +40,12 @@ async def agent() -> AsyncIterator[SimpleNamespace]:
         control=control,
         view=view,
         clock=clock,
+        turns=Turns(clock),
         entropy=entropy,
         settings=AgentSettings(store_url="memory://apis"),
-        node_id=registered.node_id,
+        session=SimpleNamespace(node_id=registered.node_id),
         store=store,
         reachability=Reachability(clock, after_s=5.0),
-        is_journaled=lambda topic_id: view.topics_by_id[topic_id].settings.is_lightning,
         write_epoch=registered.write_epoch,
         following=following,
     )

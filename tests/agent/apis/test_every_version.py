@@ -36,9 +36,11 @@ SMALLEST = {
     24: part("AddPartitionsToTxnRequest", **OLD_OWNER, v3_and_below_topics=(), transactions=()),
     25: part("AddOffsetsToTxnRequest", **OWNER, group_id="g"),
     26: part("EndTxnRequest", **OWNER, committed=True),
+    27: part("WriteTxnMarkersRequest", markers=()),
     28: part("TxnOffsetCommitRequest", **OWNER, group_id="g", topics=()),
     32: part("DescribeConfigsRequest", resources=()),
     33: part("AlterConfigsRequest", resources=(), validate_only=False),
+    34: part("AlterReplicaLogDirsRequest", dirs=()),
     35: part("DescribeLogDirsRequest", topics=None),
     37: part("CreatePartitionsRequest", topics=(), timeout=SECOND, validate_only=False),
     42: part("DeleteGroupsRequest"),
@@ -49,6 +51,8 @@ SMALLEST = {
     47: part("OffsetDeleteRequest", group_id="g", topics=()),
     48: part("DescribeClientQuotasRequest", components=(), strict=False),
     49: part("AlterClientQuotasRequest", entries=(), validate_only=False),
+    55: part("DescribeQuorumRequest", topics=()),
+    57: part("UpdateFeaturesRequest", timeout=SECOND, feature_updates=(), validate_only=False),
     60: part("DescribeClusterRequest", include_cluster_authorized_operations=False, include_fenced_brokers=False),
     61: part("DescribeProducersRequest", topics=()),
     65: part("DescribeTransactionsRequest", transactional_ids=()),
@@ -262,6 +266,54 @@ FULL = {
         election_type=1,
         topic_partitions=[part("TopicPartitions", topic="nowhere", partitions=(0,))],
         timeout=SECOND,
+    ),
+    27: part(
+        "WriteTxnMarkersRequest",
+        markers=[
+            part(
+                "WritableTxnMarker",
+                producer_id=1,
+                producer_epoch=0,
+                transaction_result=False,
+                topics=[part("WritableTxnMarkerTopic", name="nowhere", partition_indexes=(0,))],
+                coordinator_epoch=0,
+                transaction_version=0,
+            )
+        ],
+    ),
+    34: part(
+        "AlterReplicaLogDirsRequest",
+        dirs=[
+            part(
+                "AlterReplicaLogDir",
+                path="memory://apis",
+                topics=[part("AlterReplicaLogDirTopic", name="nowhere", partitions=(0,))],
+            )
+        ],
+    ),
+    55: part(
+        "DescribeQuorumRequest",
+        topics=[
+            part(
+                "TopicData",
+                topic_name="__cluster_metadata",
+                partitions=[part("PartitionData", partition_index=0)],
+            )
+        ],
+    ),
+    57: part(
+        "UpdateFeaturesRequest",
+        timeout=SECOND,
+        feature_updates=[
+            part(
+                "FeatureUpdateKey",
+                feature="group.version",
+                max_version_level=1,
+                allow_downgrade=False,
+                upgrade_type=1,
+            )
+        ],
+        validate_only=True,
     ),
     45: part(
         "AlterPartitionReassignmentsRequest",

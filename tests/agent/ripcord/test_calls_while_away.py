@@ -10,11 +10,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32Timedelta
 
-from braidlog.agent.dispatch import API_VERSIONS
+from braidlog.agent.apis.dispatch import API_VERSIONS
 from braidlog.runtime.limits import PRODUCER_IDS_OF_AGENTS_FROM
+from braidlog.sim.clients.wire_client import WireClient, request_types
 from braidlog.sim.cluster import CONTROL_HOST, ClusterPlan
 from braidlog.sim.history import FinalRead, Send
-from braidlog.sim.wire_client import WireClient, request_types
 from braidlog.sim.world import World, simulate
 
 FEW_S = i32Timedelta.parse(timedelta(seconds=30))
@@ -28,7 +28,7 @@ RETRIABLE = {
     ErrorCode.request_timed_out,
     ErrorCode.not_enough_replicas,
 }
-"""Of each, every client that we know thinks that it may try again."""
+"""Errors after which every client that we know tries again."""
 
 
 def in_an_outage(check: Callable[[World, WireClient], Awaitable[None]], plan: ClusterPlan | None = None) -> None:
@@ -65,7 +65,7 @@ def codes_of(answer: Any) -> list[ErrorCode]:
 
 
 def requests() -> dict[str, tuple[int, int, dict[str, Any]]]:
-    """By name: API key, version, and the fields of a request that a client would send."""
+    """Return API key, version and fields of the requests that clients send, by name."""
     return {
         "list offsets": (2, 7, {"replica_id": -1, "isolation_level": 0, "topics": [_list_offsets_topic()]}),
         "offset commit": (

@@ -5,12 +5,13 @@ from typing import Any, cast
 import pytest
 from tests.fakes import FakeClock
 
+from braidlog.agent.cluster.session import AgentSession
+from braidlog.agent.cluster.view import ClusterView
 from braidlog.agent.ripcord.discovery import AgentNotice, Discovery
 from braidlog.agent.ripcord.reachability import Reachability
+from braidlog.agent.ripcord.replay_wait import ReplayWait
 from braidlog.agent.ripcord.ripcord import NODE_IDS_FROM, STALE_AGENTS_S, Ripcord
 from braidlog.agent.ripcord.snapshot import SnapshotKeeper
-from braidlog.agent.session import AgentSession
-from braidlog.agent.view import ClusterView
 from braidlog.control.agents import NodeIdTaken
 from braidlog.control.interface import (
     AgentInfo,
@@ -66,9 +67,10 @@ class Agent:
         self.store = store or MemoryStore(MemoryBucket(), url="memory://", clock=self.clock)
         self.view = ClusterView()
         self.reachability = Reachability(self.clock, after_s=5.0)
-        self.session = AgentSession(control, self.clock, SeededEntropy(1), "own", "zone")
+        replay_wait = ReplayWait(control, self.reachability, "own")
+        self.session = AgentSession(control, self.clock, SeededEntropy(1), "own", "zone", on_heard=replay_wait.heard)
         self.ripcord = Ripcord(
-            mode, control, self.reachability, self.session, self.view, self.store, self.clock, SeededEntropy(2)
+            mode, replay_wait, self.reachability, self.session, self.view, self.store, self.clock, SeededEntropy(2)
         )
 
     async def join(self) -> None:

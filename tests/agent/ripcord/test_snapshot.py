@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fakes import FakeClock
 
+from braidlog.agent.cluster.view import ClusterView
 from braidlog.agent.ripcord.snapshot import (
     HEADER,
     AgentSnapshot,
@@ -14,7 +15,6 @@ from braidlog.agent.ripcord.snapshot import (
     encode_snapshot,
     snapshot_of,
 )
-from braidlog.agent.view import ClusterView
 from braidlog.control.interface import AgentInfo, ClientQuota, FeedPosition, Snapshot, TopicInfo
 from braidlog.objects.keys import AGENT_SNAPSHOT_KEY
 from braidlog.objects.memory import MemoryBucket, MemoryStore

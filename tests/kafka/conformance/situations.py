@@ -2,7 +2,7 @@
 
 A situation is a request and what is expected of the answer, as paths into it: `topics.0.error_code`. `TOPIC` in a
 request stands for a topic with two partitions that exists and is empty, `NAME` for a name that nobody uses, and `GROUP`
-for a group of no members.
+for a group of no members. `HOME` is the number of the broker that is asked.
 """
 
 from dataclasses import dataclass, field
@@ -14,6 +14,7 @@ from tests.kafka.conformance.wire import Part, ms, part
 TOPIC = "\0topic"
 NAME = "\0name"
 GROUP = "\0group"
+HOME = "\0home"
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, JOIN, HEARTBEAT, LEAVE, SYNC = 8, 9, 10, 11, 12, 13, 14
@@ -24,6 +25,7 @@ OFFSET_DELETE, DESCRIBE_QUOTAS, ALTER_QUOTAS, DESCRIBE_CLUSTER = 47, 48, 49, 60
 CONSUMER_HEARTBEAT, CONSUMER_DESCRIBE, DESCRIBE_PARTITIONS = 68, 69, 75
 
 TIMEOUT = ms(10_000)
+TOPIC_KIND, BROKER_KIND, LOGGER_KIND, METRICS_KIND, GROUP_KIND = 2, 4, 8, 16, 32
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Situation:
     version: int | None = None
     """None: the newest that both sides know."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Of `TOPIC`."""
+    """The settings of `TOPIC`."""
 
 
 def new_topic(name: str, partitions: int = 1, factor: int = 1, **values: Any) -> Part:
@@ -54,8 +56,16 @@ def create(*topics: Part, **values: Any) -> Part:
     return part("CreateTopicsRequest", topics=topics, timeout=TIMEOUT, **values)
 
 
-def grow(name: str, count: int, **values: Any) -> Part:
-    topic = part("CreatePartitionsTopic", name=name, count=count, assignments=None)
+def assigned(*replicas: tuple[int, ...]) -> list[Part]:
+    """The replicas of each partition of a new topic."""
+    return [
+        part("CreatableReplicaAssignment", partition_index=index, broker_ids=ids) for index, ids in enumerate(replicas)
+    ]
+
+
+def grow(name: str, count: int, replicas: tuple[tuple[int, ...], ...] | None = None, **values: Any) -> Part:
+    named = None if replicas is None else [part("CreatePartitionsAssignment", broker_ids=ids) for ids in replicas]
+    topic = part("CreatePartitionsTopic", name=name, count=count, assignments=named)
     return part("CreatePartitionsRequest", topics=[topic], timeout=TIMEOUT, validate_only=False, **values)
 
 
@@ -65,9 +75,14 @@ def incremental(kind: int, name: str, *changes: tuple[str, int, str | None]) -> 
     return part("IncrementalAlterConfigsRequest", resources=[resource], validate_only=False)
 
 
-def describe_configs(kind: int, name: str, keys: tuple[str, ...] | None = None) -> Part:
+def describe_configs(kind: int, name: str, keys: tuple[str, ...] | None = None, *, synonyms: bool = False) -> Part:
     resource = part("DescribeConfigsResource", resource_type=kind, resource_name=name, configuration_keys=keys)
-    return part("DescribeConfigsRequest", resources=[resource])
+    return part("DescribeConfigsRequest", resources=[resource], include_synonyms=synonyms)
+
+
+def with_operations(request: str, **values: Any) -> Part:
+    flags = ("include_cluster_authorized_operations", "include_topic_authorized_operations")
+    return part(request, **values, **dict.fromkeys((*flags, "include_authorized_operations"), True))
 
 
 def list_offsets(name: str, index: int, timestamp: int) -> Part:
@@ -143,7 +158,33 @@ def quota(entity: dict[str, str | None], **ops: float | None) -> Part:
     return part("AlterClientQuotasRequest", entries=[entry], validate_only=True)
 
 
+EVERY_TOPIC_OPERATION, EVERY_GROUP_OPERATION, EVERY_CLUSTER_OPERATION = 3576, 3400, 8096
+OPERATIONS_UNKNOWN = -(2**31)
+
 TOPICS = [
+    Situation("what may be done with a topic", METADATA, with_operations("MetadataRequest", topics=[
+        part("MetadataRequestTopic", name=TOPIC, topic_id=None),
+        part("MetadataRequestTopic", name=NAME, topic_id=None)], allow_auto_topic_creation=False), {
+        "topics.0.topic_authorized_operations": EVERY_TOPIC_OPERATION,
+        "topics.1.topic_authorized_operations": EVERY_TOPIC_OPERATION,
+    }),
+    Situation("what may be done with a topic is not asked", METADATA, part("MetadataRequest", topics=[
+        part("MetadataRequestTopic", name=TOPIC, topic_id=None)], allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False), {
+        "topics.0.topic_authorized_operations": OPERATIONS_UNKNOWN,
+    }),
+    Situation("what may be done with the cluster", METADATA, with_operations(
+        "MetadataRequest", topics=(), allow_auto_topic_creation=False), {
+        "cluster_authorized_operations": EVERY_CLUSTER_OPERATION,
+    }, version=10),
+    Situation("what may be done with the cluster, asked for itself", DESCRIBE_CLUSTER, with_operations(
+        "DescribeClusterRequest", endpoint_type=1, include_fenced_brokers=False), {
+        "cluster_authorized_operations": EVERY_CLUSTER_OPERATION,
+    }),
+    Situation("what may be done with a topic that is not there", DESCRIBE_PARTITIONS, part(
+        "DescribeTopicPartitionsRequest", topics=[part("TopicRequest", name=NAME)]), {
+        "topics.0.topic_authorized_operations": EVERY_TOPIC_OPERATION,
+    }),
     Situation("a topic is created", CREATE_TOPICS, create(new_topic(NAME, 3)), {
         "topics.0.error_code": E.none, "topics.0.num_partitions": 3, "topics.0.replication_factor": 1,
     }),
@@ -183,6 +224,45 @@ TOPICS = [
     Situation("a validation only", CREATE_TOPICS, create(new_topic(NAME), validate_only=True), {
         "topics.0.error_code": E.none,
     }),
+    Situation("replicas by hand", CREATE_TOPICS, create(
+        new_topic(NAME, -1, -1, assignments=assigned((1, 2), (2, 3)))), {
+        "topics.0.error_code": E.none, "topics.0.num_partitions": 2, "topics.0.replication_factor": 2,
+    }),
+    Situation("replicas on a broker that is not there", CREATE_TOPICS, create(
+        new_topic(NAME, -1, -1, assignments=assigned((1, 9999)))), {
+        "topics.0.error_code": E.invalid_replica_assignment, "topics.0.error_message":
+        "The manual partition assignment includes broker 9999, but no such broker is registered.",
+    }),
+    Situation("replicas twice on a broker", CREATE_TOPICS, create(
+        new_topic(NAME, -1, -1, assignments=assigned((1, 1)))), {
+        "topics.0.error_code": E.invalid_replica_assignment, "topics.0.error_message":
+        "The manual partition assignment includes the broker 1 more than once.",
+    }),
+    Situation("more replicas here than there", CREATE_TOPICS, create(
+        new_topic(NAME, -1, -1, assignments=assigned((1, 2), (1,)))), {
+        "topics.0.error_code": E.invalid_replica_assignment,
+    }),
+    Situation("no replicas by hand", CREATE_TOPICS, create(new_topic(NAME, -1, -1, assignments=assigned(()))), {
+        "topics.0.error_code": E.invalid_replica_assignment,
+    }),
+    Situation("replicas by hand, and how many partitions", CREATE_TOPICS, create(
+        new_topic(NAME, 1, -1, assignments=assigned((1,)))), {
+        "topics.0.error_code": E.invalid_request, "topics.0.error_message":
+        "A manual partition assignment was specified, but numPartitions was not set to -1.",
+    }),
+    Situation("new partitions by hand", CREATE_PARTITIONS, grow(TOPIC, 4, ((1,), (2,))), {
+        "results.0.error_code": E.none,
+    }),
+    *(
+        Situation(f"new partitions with {what}", CREATE_PARTITIONS, grow(TOPIC, 4, wrong), {
+            "results.0.error_code": E.invalid_replica_assignment,
+        })
+        for what, wrong in {
+            "too few assignments": ((1,),), "too many assignments": ((1,),) * 3, "no assignments": (),
+            "a broker that is not there": ((1,), (9999,)), "too many replicas": ((1, 2), (1, 2)),
+            "no replicas": ((), ()),
+        }.items()
+    ),
     Situation("growing to more", CREATE_PARTITIONS, grow(TOPIC, 4), {"results.0.error_code": E.none}),
     Situation("growing to as many", CREATE_PARTITIONS, grow(TOPIC, 2), {
         "results.0.error_code": E.invalid_partitions,
@@ -359,7 +439,52 @@ GROUPS = [
     }),
 ]  # fmt: skip
 
+GROUPS += [
+    Situation("what may be done with a group that never was", DESCRIBE_GROUPS, with_operations(
+        "DescribeGroupsRequest", groups=(NAME,)), {"groups.0.authorized_operations": OPERATIONS_UNKNOWN}, version=6),
+    Situation("what may be done with a group that is dead", DESCRIBE_GROUPS, with_operations(
+        "DescribeGroupsRequest", groups=(NAME,)), {"groups.0.authorized_operations": EVERY_GROUP_OPERATION},
+        version=5),
+    Situation("a session just too short", JOIN, join(NAME, session_timeout=ms(5_999)), {
+        "error_code": E.invalid_session_timeout,
+    }),
+    Situation("the shortest session", JOIN, join(NAME, session_timeout=ms(6_000)), {
+        "error_code": E.member_id_required,
+    }),
+]  # fmt: skip
+
+CONFIGS += [
+    Situation("no error has no message", DESCRIBE_CONFIGS, describe_configs(TOPIC_KIND, TOPIC, ("no.such",)), {
+        "results.0.error_code": E.none, "results.0.error_message": "", "results.0.configs": (),
+    }),
+    Situation("a config that the cluster sets by itself", DESCRIBE_CONFIGS, describe_configs(
+        TOPIC_KIND, TOPIC, ("min.insync.replicas",), synonyms=True), {
+        "results.0.configs.0.config_source": 3, "results.0.configs.0.value": "1",
+        "results.0.configs.0.synonyms.0.source": 3, "results.0.configs.0.synonyms.1.source": 5,
+    }),
+    Situation("a config that several others set", DESCRIBE_CONFIGS, describe_configs(
+        TOPIC_KIND, TOPIC, ("retention.ms",), synonyms=True), {
+        "results.0.configs.0.config_source": 5, "results.0.configs.0.synonyms": (),
+    }),
+    Situation("a config that another sets", DESCRIBE_CONFIGS, describe_configs(
+        TOPIC_KIND, TOPIC, ("max.message.bytes",), synonyms=True), {
+        "results.0.configs.0.synonyms.0.name": "message.max.bytes",
+        "results.0.configs.0.synonyms.0.source": 5, "results.0.configs.0.synonyms.1": None,
+    }),
+]  # fmt: skip
+
 CONSUMER_GROUPS = [
+    Situation("a subscription by name and by pattern", CONSUMER_HEARTBEAT, consumer(
+        NAME, subscribed_topic_regex="nothing-.*"), {
+        "error_code": E.none, "member_epoch": 1, "assignment.topic_partitions.0.partitions": (0, 1),
+    }),
+    Situation("a subscription to nothing and by pattern", CONSUMER_HEARTBEAT, consumer(
+        NAME, subscribed_topic_names=(), subscribed_topic_regex="nothing-.*"), {
+        "error_code": E.none, "member_epoch": 1, "assignment.topic_partitions": (),
+    }),
+    Situation("no time for rebalances", CONSUMER_HEARTBEAT, consumer(NAME, rebalance_timeout=ms(0)), {
+        "error_code": E.none, "member_epoch": 1,
+    }),
     Situation("a member joins", CONSUMER_HEARTBEAT, consumer(NAME), {
         "error_code": E.none, "member_id": "member-1", "member_epoch": 1,
     }),

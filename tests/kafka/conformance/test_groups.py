@@ -129,6 +129,17 @@ def test_the_life_of_a_classic_member(wire: Wire, new_topic: NewTopic, unique: U
     assert delete_group(wire, group) in (E.none, E.group_id_not_found)
 
 
+def test_without_time_for_rebalances_nobody_stays(wire: Wire, new_topic: NewTopic, unique: Unique) -> None:
+    topic, group = new_topic(), unique("group")
+    values = {"protocols": protocols(topic), "session_timeout": ms(1_800_000), "rebalance_timeout": ms(0)}
+    known = join(group, wire.call(JOIN, join(group, **values), version=5).member_id, **values)
+    joined = wire.call(JOIN, known, version=5)
+    assert joined.error_code == E.none
+    # Its time for the next step was over at once.
+    wait_until(lambda: beat(wire, group, joined.member_id, 1) == E.unknown_member_id, what="the end of its time")
+    assert sync(wire, group, joined).error_code == E.unknown_member_id
+
+
 def test_a_static_member_is_fenced_by_its_successor(wire: Wire, new_topic: NewTopic, unique: Unique) -> None:
     topic, group = new_topic(), unique("group")
     first = join_alone(wire, group, topic, "instance")

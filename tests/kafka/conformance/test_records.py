@@ -10,9 +10,12 @@ from tests.cluster import wait_until
 from tests.kafka.conformance.records import batch
 from tests.kafka.conformance.wire import Wire, ms, part
 
-PRODUCE, FETCH, INIT_PRODUCER = 0, 1, 22
+PRODUCE, FETCH, LIST_OFFSETS, INIT_PRODUCER = 0, 1, 2, 22
 NAMES_PRODUCE, NAMES_FETCH = 9, 12
 """The newest versions that still call topics by their names."""
+
+MAX_TIMESTAMP = -3
+"""Asks ListOffsets for the record with the highest timestamp."""
 
 NewTopic = Callable[..., str]
 
@@ -33,7 +36,12 @@ def produce(wire: Wire, topic: str, data: bytes | None, *, acks: int = -1, index
             )
         ],
     )
-    return wire.call(PRODUCE, request, version=version).responses[0].partition_responses[0]
+    answer = wire.call(PRODUCE, request, version=version).responses[0].partition_responses[0]
+    if answer.error_code == E.none:
+        # A broker may serve what it has acknowledged a moment later.
+        at = {topic: {index: answer.base_offset}}
+        wait_until(lambda: told(fetch(wire, at, wait_ms=500))[index].records, what="what was acknowledged")
+    return answer
 
 
 def fetch(
@@ -43,14 +51,16 @@ def fetch(
     session: tuple[int, int] = (0, -1),
     forgotten: dict[str, tuple[int, ...]] | None = None,
     wait_ms: int = 0,
+    bytes_min: int = 1,
     bytes_max: int = 1 << 20,
+    partition_bytes_max: int = 1 << 20,
 ) -> Any:
     """`topics`: offsets by topic and partition."""
     request = part(
         "FetchRequest",
         replica_id=-1,
         max_wait=ms(wait_ms),
-        min_bytes=1,
+        min_bytes=bytes_min,
         max_bytes=bytes_max,
         isolation_level=0,
         session_id=session[0],
@@ -67,7 +77,7 @@ def fetch(
                         fetch_offset=offset,
                         last_fetched_epoch=-1,
                         log_start_offset=-1,
-                        partition_max_bytes=bytes_max,
+                        partition_max_bytes=partition_bytes_max,
                     )
                     for index, offset in partitions.items()
                 ],
@@ -91,8 +101,6 @@ def test_what_is_written_is_read_with_its_offsets(wire: Wire, new_topic: NewTopi
     first = produce(wire, topic, batch(b"a", b"b", timestamp_ms=now_ms()))
     assert (first.error_code, first.base_offset, first.log_start_offset) == (E.none, 0, 0)
     assert produce(wire, topic, batch(b"the third", timestamp_ms=now_ms())).base_offset == 2
-    # A broker may serve what it has acknowledged a moment later.
-    wait_until(lambda: told(fetch(wire, {topic: {0: 2}}, wait_ms=500))[0].records, what="the last record")
     partition = told(fetch(wire, {topic: {0: 0}}))[0]
     assert (partition.error_code, partition.high_watermark, partition.log_start_offset) == (E.none, 3, 0)
     assert partition.records.count(b"the third") == 1
@@ -143,6 +151,30 @@ def test_a_compacted_topic_wants_keys(wire: Wire, new_topic: NewTopic) -> None:
     assert refused.error_code == E.invalid_record
     assert [each.batch_index for each in refused.record_errors] == [0]
     assert produce(wire, topic, batch(b"x", key=b"k", timestamp_ms=now_ms())).error_code == E.none
+
+
+def offset_at(wire: Wire, topic: str, timestamp: int) -> Any:
+    partition = part("ListOffsetsPartition", partition_index=0, current_leader_epoch=-1, timestamp=timestamp)
+    request = part(
+        "ListOffsetsRequest",
+        replica_id=-1,
+        isolation_level=0,
+        topics=[part("ListOffsetsTopic", name=topic, partitions=[partition])],
+        timeout=ms(10_000),
+    )
+    return wire.call(LIST_OFFSETS, request, version=7).topics[0].partitions[0]
+
+
+def test_where_the_log_stamps_its_own_time_the_producers_is_found_nowhere(wire: Wire, new_topic: NewTopic) -> None:
+    topic = new_topic(message_timestamp_type="LogAppendTime")
+    begun_ms, future_ms = now_ms() - 60_000, now_ms() + 10 * 365 * 86_400_000
+    produced = produce(wire, topic, batch(b"early", timestamp_ms=future_ms))
+    assert produced.error_code == E.none
+    found = offset_at(wire, topic, MAX_TIMESTAMP)
+    assert (found.error_code, found.offset) == (E.none, 0)
+    assert begun_ms <= found.timestamp < future_ms - 86_400_000
+    assert offset_at(wire, topic, future_ms - 86_400_000).offset == -1
+    assert offset_at(wire, topic, begun_ms).offset == 0
 
 
 def test_an_idempotent_producer(wire: Wire, new_topic: NewTopic) -> None:
@@ -211,4 +243,12 @@ def test_an_unknown_partition_in_a_session_is_told_every_time(wire: Wire, new_to
     session = fetch(wire, {topic: {0: 0, 9: 0}}, session=(0, 0)).session_id
     for epoch in (1, 2):
         partitions = told(fetch(wire, {}, session=(session, epoch)))
-        assert {index: each.error_code for index, each in partitions.items()} == {9: E.unknown_topic_or_partition}
+        assert partitions[9].error_code == E.unknown_topic_or_partition
+
+
+def test_internal_topics_are_read_and_not_written(wire: Wire, unique: Callable[[str], str]) -> None:
+    unique("anything")  # whoever looks for a coordinator finds the topic there afterwards
+    refused = produce(wire, "__consumer_offsets", batch(b"mine", timestamp_ms=now_ms()))
+    assert refused.error_code == E.invalid_topic_exception
+    found = fetch(wire, {"__consumer_offsets": {0: 0}}, wait_ms=0)
+    assert told(found)[0].error_code in {E.none, E.not_leader_or_follower}

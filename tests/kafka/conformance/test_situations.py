@@ -5,8 +5,22 @@ from typing import Any
 
 import pytest
 from tests.cluster import wait_until
-from tests.kafka.conformance.situations import GROUP, NAME, SITUATIONS, TOPIC, Situation
-from tests.kafka.conformance.wire import Part, Wire
+from tests.kafka.conformance.situations import (
+    DESCRIBE_CONFIGS,
+    FIND_COORDINATOR,
+    GROUP,
+    GROUP_KIND,
+    HOME,
+    INCREMENTAL_ALTER,
+    NAME,
+    SITUATIONS,
+    TOPIC,
+    Situation,
+    describe_configs,
+    incremental,
+)
+from tests.kafka.conformance.tool_situations import LIST_RESOURCES, TOOLS
+from tests.kafka.conformance.wire import Part, Wire, part
 
 NOT_READY = {5, 6, 14, 15, 16}
 """A leader or a coordinator that is only just there."""
@@ -41,16 +55,16 @@ def mentions(value: Any, placeholder: str) -> bool:
     return bool(value == placeholder)
 
 
-@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
+@pytest.mark.parametrize("situation", [*SITUATIONS, *TOOLS], ids=lambda situation: situation.name)
 def test_situation(
-    situation: Situation, wire: Wire, unique: Callable[[str], str], new_topic: Callable[..., str]
+    situation: Situation, wire: Wire, home: int, unique: Callable[[str], str], new_topic: Callable[..., str]
 ) -> None:
     if situation.key not in wire.versions:
         pytest.skip(f"the broker does not offer API {situation.key}")
     oldest, newest = wire.versions[situation.key]
     if situation.version is not None and not oldest <= situation.version <= newest:
         pytest.skip(f"the broker does not offer version {situation.version} of API {situation.key}")
-    names = {NAME: unique("nobody"), GROUP: unique("group")}
+    names = {NAME: unique("nobody"), GROUP: unique("group"), HOME: str(home)}
     if mentions(situation.request, TOPIC):
         names[TOPIC] = new_topic(2, **situation.settings)
     request = filled(situation.request, names)
@@ -69,6 +83,25 @@ def test_situation(
 
 
 def test_bytes_behind_a_request_are_ignored(wire: Wire) -> None:
-    no_topics = b"\0\0\0\0"
-    plain = wire.exchange_raw(3, 1, no_topics, flexible=False)
-    assert wire.exchange_raw(3, 1, no_topics + b"and more", flexible=False) == plain
+    a_key = b"\0\1k"
+    plain = wire.exchange_raw(FIND_COORDINATOR, 0, a_key, flexible=False)
+    assert wire.exchange_raw(FIND_COORDINATOR, 0, a_key + b"and more", flexible=False) == plain
+
+
+def test_what_was_set_for_a_group_is_told_and_listed(wire: Wire, unique: Callable[[str], str]) -> None:
+    group, name = unique("group"), "consumer.session.timeout.ms"
+    assert wire.call(INCREMENTAL_ALTER, incremental(GROUP_KIND, group, (name, 0, "50000"))).responses[0].error_code == 0
+
+    def told() -> tuple[str, int, list[int]]:
+        answer = wire.call(DESCRIBE_CONFIGS, describe_configs(GROUP_KIND, group, (name,), synonyms=True))
+        [config] = answer.results[0].configs
+        return config.value, config.config_source, [each.source for each in config.synonyms]
+
+    def is_listed() -> bool:
+        answer = wire.call(LIST_RESOURCES, part("ListConfigResourcesRequest", resource_types=(GROUP_KIND,)))
+        return group in [each.resource_name for each in answer.config_resources]
+
+    wait_until(lambda: told() == ("50000", 8, [8]), what="what was set")
+    wait_until(is_listed, what="the group in the list")
+    assert wire.call(INCREMENTAL_ALTER, incremental(GROUP_KIND, group, (name, 1, None))).responses[0].error_code == 0
+    wait_until(lambda: told() == ("45000", 5, [5]), what="the default")

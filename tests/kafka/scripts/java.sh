@@ -8,32 +8,10 @@ set -euo pipefail
 address=${1:?usage: java.sh HOST:PORT}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 version=${BRAIDLOG_KAFKA_VERSION:-4.2.0}
-folder=${BRAIDLOG_KAFKA_JARS:-${TMPDIR:-/tmp}/braidlog-kafka-$version}
-
-for tool in java mvn; do
-    if ! command -v "$tool" >/dev/null; then
-        echo "SKIPPED: $tool is not installed"
-        exit 0
-    fi
-done
-if ! ls "$folder"/kafka-tools-*.jar >/dev/null 2>&1; then
-    mkdir -p "$folder"
-    cat >"$folder/pom.xml" <<POM
-<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion><groupId>tests</groupId><artifactId>kafka</artifactId><version>1</version>
-  <dependencies>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>$version</version></dependency>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>$version</version></dependency>
-    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-nop</artifactId><version>1.7.36</version></dependency>
-  </dependencies>
-</project>
-POM
-    if ! timeout 300 mvn -q -B -f "$folder/pom.xml" dependency:copy-dependencies \
-        -DoutputDirectory="$folder" >"$folder/mvn.log" 2>&1; then
-        echo "SKIPPED: Kafka $version could not be fetched: $(grep -m 1 ERROR "$folder/mvn.log" || tail -n 1 "$folder/mvn.log")"
-        exit 0
-    fi
-fi
+folder=$("$here/../kafka_jars.sh") || {
+    echo "$folder"
+    exit 0
+}
 
 run() { timeout 300 java -Xmx256m -XX:TieredStopAtLevel=1 -cp "$folder/*" "$@"; }
 
@@ -57,6 +35,17 @@ run kafka.admin.ConfigCommand --bootstrap-server "$address" --describe --entity-
 run $tools.LogDirsCommand --bootstrap-server "$address" --describe --topic-list "$topic" | grep -q "\"$topic-0\"\|$topic-0"
 run $tools.BrokerApiVersionsCommand --bootstrap-server "$address" | grep -q "Produce(0)"
 run $tools.FeatureCommand --bootstrap-server "$address" describe | grep -q "group.version"
+run $tools.FeatureCommand --bootstrap-server "$address" upgrade --feature group.version=1 >/dev/null
+run $tools.MetadataQuorumCommand --bootstrap-server "$address" describe --status | grep -q "LeaderId:"
+run $tools.TransactionsCommand --bootstrap-server "$address" list >/dev/null
+broker=$(run $tools.TopicCommand --bootstrap-server "$address" --describe --topic "$topic" | grep -o "Leader: [0-9]*" | head -n 1 | grep -o "[0-9]*")
+move=$(mktemp)
+echo "{\"version\":1,\"partitions\":[{\"topic\":\"$topic\",\"partition\":2,\"replicas\":[$broker],\"log_dirs\":[\"any\"]}]}" >"$move"
+run $tools.reassign.ReassignPartitionsCommand --bootstrap-server "$address" --execute --reassignment-json-file "$move" >/dev/null
+run $tools.reassign.ReassignPartitionsCommand --bootstrap-server "$address" --verify --reassignment-json-file "$move" |
+    grep -q "Reassignment of partition $topic-2 is completed"
+rm "$move"
+run $tools.TopicCommand --bootstrap-server "$address" --describe --topic __consumer_offsets | grep -q "PartitionCount"
 run $tools.consumer.group.ConsumerGroupCommand --bootstrap-server "$address" --delete --group "$topic" >/dev/null
 run $tools.TopicCommand --bootstrap-server "$address" --delete --topic "$topic"
 echo "OK: Kafka's own tools $version"

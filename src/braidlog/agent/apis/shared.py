@@ -1,4 +1,7 @@
-"""What many handlers need: failures of the control plane as Kafka codes, deadlines, and waiting for the own view."""
+"""Helpers of many handlers: error codes, deadlines, waiting for the view.
+
+The codes are Kafka's codes for failures of the control plane.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -8,55 +11,67 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32Timedelta
 
-from braidlog.agent.context import RequestContext
-from braidlog.agent.view import ClusterView, TopicView
+from braidlog.agent.apis.context import RequestContext
+from braidlog.agent.cluster.view import ClusterView, TopicView
 from braidlog.runtime.errors import BraidError, Remedy
 
 NO_THROTTLE = i32Timedelta.parse(timedelta(0))
 
 GROUP_CALL_TIMEOUT_S = 10.0
-"""For group calls that do not wait for other members."""
+"""The timeout of group calls that do not wait for other members."""
 ADMIN_CALL_TIMEOUT_S_MAX = 60.0
 VIEW_WAIT_S_MAX = 5.0
-"""How long an answer is held back until this agent's own view shows the change."""
+"""How long an answer waits until this agent's own view shows the change."""
 GROUP_WAIT_MARGIN_S = 10.0
-"""Joins and syncs are ended by the control plane; the deadline here only catches one that went away."""
+"""The control plane ends joins and syncs in time. The deadline, this much later, is for one that has gone away."""
 
 CONTROL_FAILURES = (BraidError,)
-"""What a call can meet when the control plane, or what it keeps its state in, is away, slow, full or replaced. Whether
-a request is wrong is never told by an error, so clients can always be told to try again."""
+"""Errors of calls to a control plane that, or whose metadata store, is away, slow, full or replaced. Wrong requests
+never raise errors, so clients can always be told to try again."""
 
 OPERATIONS_UNKNOWN = -(2**31)
-# Bits of Kafka's ACL operations that exist for each resource: everybody may do everything.
+# The bits of Kafka's ACL operations for each kind of resource. Everybody may do everything.
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 
 
 def group_failure(_error: BraidError) -> ErrorCode:
-    """For group APIs: the client looks for the coordinator again, and by that for an agent that can reach one."""
+    """The code for group APIs.
+
+    Clients look for the coordinator again, and so for an agent that can reach it.
+    """
     return ErrorCode.coordinator_not_available
 
 
-def fenced_code(code: int, context: RequestContext, *, fenced_from: int) -> ErrorCode:
-    """For transaction APIs: clients that ask in an older version know another name for being fenced off."""
+def fenced_code(code: int, context: RequestContext[object], *, fenced_from: int) -> ErrorCode:
+    """The code for transaction APIs.
+
+    Older versions have another code for a fenced producer.
+    """
     if code == ErrorCode.producer_fenced and context.version < fenced_from:
         return ErrorCode.invalid_producer_epoch
     return ErrorCode(code)
 
 
 def admin_failure(error: BraidError) -> ErrorCode:
-    """For administrative APIs: nothing happened (ask again, elsewhere), or nobody knows (look first)."""
+    """The code for administrative APIs.
+
+    It says to try again elsewhere or, if the outcome is unknown, to look first.
+    """
     return ErrorCode.request_timed_out if error.remedy is Remedy.CHECK_OUTCOME else ErrorCode.not_controller
 
 
 def error_text(code: int, message: str) -> str | None:
-    """Kafka has no message where there is no error."""
+    """The error message, or None without an error, as in Kafka."""
     return (message or None) if code else None
 
 
 def call_timeout_s(requested: timedelta) -> float:
-    """The deadline of an administrative call. Clients also send zero or less, and mean "do not wait"."""
+    """The timeout of an administrative call.
+
+    Clients may also send zero or less, for "do not wait".
+    """
     return min(max(requested.total_seconds(), 1.0), ADMIN_CALL_TIMEOUT_S_MAX)
 
 
@@ -65,7 +80,9 @@ def view_wait_s(requested: timedelta) -> float:
 
 
 async def wait_until_visible(view: ClusterView, visible: Callable[[], bool], timeout_s: float) -> None:
-    """Wait until the view shows a change that the control plane has made, but no longer than `timeout_s`.
+    """Wait until the view shows a change, but no longer than `timeout_s`.
+
+    The control plane has already made the change.
 
     A client that creates a topic and then asks this agent for it should find it. Past the deadline the change is
     still durable: the answer is given, and the view follows.
@@ -79,7 +96,10 @@ async def wait_until_visible(view: ClusterView, visible: Callable[[], bool], tim
 
 
 def topic_of(view: ClusterView, topic: object) -> TopicView | None:
-    """The topic that a part of a request means: by `topic_id` where its version has one, else by `name`."""
+    """The topic that a part of a request names.
+
+    It is named by `topic_id` if the version has one, else by `name`.
+    """
     if hasattr(topic, "topic_id"):
         return view.topics_by_id.get(topic_id_bytes(topic.topic_id))
     return view.topics_by_name.get(getattr(topic, "name", ""))
@@ -90,7 +110,7 @@ def unknown_topic_code(topic: object) -> ErrorCode:
 
 
 def topic_id_bytes(topic_id: UUID | None) -> bytes:
-    """kio reads the zero id as None. No topic has it."""
+    """The bytes of a topic id. kio reads the zero id, which no topic has, as None."""
     return topic_id.bytes if topic_id is not None else b""
 
 

@@ -1,1 +1,1 @@
-"""What lets an agent go on, and even start, while the control plane is away."""
+"""Ripcord: lets an agent go on, and even start, while the control plane is away."""

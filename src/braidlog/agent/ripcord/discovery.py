@@ -1,7 +1,9 @@
-"""Which agents there are, told through the bucket: each writes where clients reach it, again and again while it lives.
+"""Lets agents find each other through the bucket.
 
-Who is alive is judged by the store's clock alone. An agent writes its own object, lists the others', and takes those
-for alive that were written not much longer ago than its own. So agents whose clocks differ see the same.
+Each writes a notice with its address, again and again.
+
+Only the store's clock says who is alive. An agent writes its own notice and lists the others'. It takes those for alive
+that were written not much earlier than its own. So agents with different clocks come to the same result.
 """
 
 import asyncio
@@ -16,11 +18,11 @@ from braidlog.objects.store import NotFound, ObjectMeta, Store
 log = structlog.get_logger(__name__)
 
 ALIVE_MS = 45_000
-"""An agent that was not heard of for so long, by the store's clock, is not named to clients. Three intervals."""
+"""An agent whose notice is older than this, by the store's clock, is not named to clients. Three intervals."""
 PUBLISH_INTERVAL_S = 15.0
-"""In an outage. In normal times agents publish far less often: nobody looks."""
+"""The interval during an outage. At other times agents publish far less often, because nobody looks."""
 FORGOTTEN_MS = 24 * 60 * 60 * 1000
-"""Whoever lists deletes what is older: the agent is gone, or nobody has needed it for long."""
+"""An agent that lists notices deletes those older than this."""
 AGENTS_MAX = 10_000
 DELETES_MAX = 1_000
 READS_AT_ONCE = 16
@@ -28,14 +30,14 @@ _PAGE = 1_000
 
 
 class AgentNotice(msgspec.Struct, frozen=True, array_like=True):
-    """What the object of an agent says. Persisted: fields are only added at the end."""
+    """The content of an agent's object. Persisted: fields are only added at the end."""
 
     agent: AgentInfo
     written_ms: int
-    """By the agent's own clock. For people: nothing is judged by it."""
+    """The time by the agent's own clock. It is for people; nothing depends on it."""
     mode: str = "off"
     state: str = "present"
-    """What it thinks of the control plane: present, away, or returning while its journals are being replayed."""
+    """The state of the control plane for this agent: present, away, or returning while journals are replayed."""
     away_s: float = 0.0
 
 
@@ -43,10 +45,12 @@ _decoder = msgspec.msgpack.Decoder(AgentNotice)
 
 
 class Discovery:
+    """Publishes this agent's notice and reads those of others."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: dict[str, tuple[str | None, int, AgentNotice]] = {}
-        """By key: etag, time of writing, and what it said; so that only what has changed is read again."""
+        """Notices by key, with etag and time of writing, so that only changed ones are read again."""
 
     async def publish(self, notice: AgentNotice) -> None:
         await self._store.put(discovery_key(notice.agent.incarnation), msgspec.msgpack.encode(notice), overwrite=True)
@@ -55,20 +59,25 @@ class Discovery:
         await self._store.delete([discovery_key(incarnation)])
 
     async def read_all(self) -> list[tuple[int, AgentNotice]]:
-        """Every notice there is, of agents that are alive or not, with the time at which it was written; the newest
-        first."""
+        """All notices and when they were written, the newest first.
+
+        The notices of dead agents are included.
+        """
         listed = await self._list()
         await self._read_changed(listed)
         known = [(written_ms, notice) for key, (_, written_ms, notice) in self._known.items() if key in listed]
         return sorted(known, key=lambda each: (-each[0], each[1].agent.node_id))
 
     async def find(self, own_incarnation: str) -> list[AgentInfo]:
-        """The agents that are alive, by node id. `publish` must have been called a moment ago."""
+        """The agents that are alive, ordered by node id. Call `publish` right before."""
         return [notice.agent for notice in await self.notices(own_incarnation)]
 
     async def notices(self, own_incarnation: str) -> list[AgentNotice]:
-        """What agents that are alive said last. Where two have the same address, the one that wrote last has taken the
-        other's place. Without a notice of one's own, time is what the newest one says it is."""
+        """The newest notices of agents that are alive.
+
+        If two have the same address, the later one has replaced the other. If this agent has no notice of its own, the
+        newest notice says what time it is.
+        """
         listed = await self._list()
         own = listed.get(discovery_key(own_incarnation))
         now_ms = own.modified_ms if own is not None else max((each.modified_ms for each in listed.values()), default=0)

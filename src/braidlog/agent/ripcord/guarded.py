@@ -1,7 +1,9 @@
-"""The control plane as an agent calls it: what becomes of calls is noted, and while it is away they fail at once.
+"""The control plane as an agent calls it.
 
-So whoever asks an agent for something that needs the control plane is told to try again, and never waits for a
-deadline: the handlers know what to answer to an error, and this makes the error come early.
+Outcomes of calls are noted, and during an outage calls fail at once.
+
+So the agent tells a client at once to try again, if it needs the control plane, and no client waits for a deadline.
+Handlers know what to answer to an error; this makes the error come early.
 """
 
 import asyncio
@@ -14,7 +16,7 @@ from braidlog.control.interface import ControlPlane, Message
 from braidlog.runtime.errors import ControlAway, ControlUnavailable, DeadlineExceeded
 
 PROBES = frozenset({"register_agent", "heartbeat_agent", "snapshot", "read_feed"})
-"""Calls that are made during an outage, too: by them its end is noticed. They are few, and back off by themselves."""
+"""Calls that are made during an outage, too. They notice its end. They are few, and have a backoff of their own."""
 
 
 class _GuardedControl:
@@ -30,7 +32,7 @@ class _GuardedControl:
             patience.reschedule(now_s)
 
     async def _call_while_there(self, name: str, request: Message, timeout_s: float | None) -> Any:
-        """Wait no longer than until the control plane is known to be away, however long the caller would."""
+        """Call, but stop waiting as soon as the control plane is known to be away."""
         patience = asyncio.timeout(None)
         try:
             async with patience:
@@ -52,7 +54,7 @@ def _guarded_call(name: str) -> Callable[..., Awaitable[Any]]:
         reachability = self._reachability
         if not is_probe and reachability.is_away:
             raise ControlAway(
-                f"the control plane is away, for {reachability.away_s:.0f} s by now", help="Try again later."
+                f"the control plane has been away for {reachability.away_s:.0f} s", help="Try again later."
             )
         try:
             if is_probe:
@@ -63,7 +65,7 @@ def _guarded_call(name: str) -> Callable[..., Awaitable[Any]]:
             reachability.failed()
             raise
         except Exception:
-            reachability.answered()  # with an error, but it is there
+            reachability.answered()  # with an error, but it is not away
             raise
         reachability.answered()
         return answer

@@ -1,8 +1,10 @@
-"""Ids for producers while the control plane is away, from blocks that are claimed in the bucket.
+"""Gives producers their ids while the control plane is away.
 
-A block is claimed by creating its object, which only one agent can. The ids are from a range that the control plane
-never gives out, so that the two need not know of each other. Which block is a matter of chance: there are ten thousand
-million, so nobody needs to list those that are taken.
+The ids come from blocks that agents claim in the bucket.
+
+An agent claims a block by creating its object, which only one agent can do. The ids are from a range that the control
+plane never uses, so the two need not know of each other. Blocks are chosen at random: there are ten billion of them, so
+nobody needs to list those that are taken.
 """
 
 import asyncio
@@ -21,13 +23,16 @@ CLAIM_ATTEMPTS_MAX = 8
 
 
 class NoProducerIds(BraidError):
-    """Every block that was tried belongs to somebody."""
+    """Every block that was tried is taken."""
 
     remedy = Remedy.RETRY
 
 
 class BlockClaim(msgspec.Struct, frozen=True):
-    """What the object of a block says. For people: that it exists is what counts. Persisted: fields are only added."""
+    """The content of a block's object.
+
+    It is for people: only its existence counts. Persisted: only add fields.
+    """
 
     incarnation: str
     claimed_ms: int
@@ -39,7 +44,7 @@ def block_start(block: int) -> int:
 
 
 class ProducerIds:
-    """Claims a block when the first id is asked for, and the next one when it is used up."""
+    """Claims a block for the first id, and the next block when that one is used up."""
 
     def __init__(self, store: Store, clock: Clock, entropy: Entropy, *, incarnation: str) -> None:
         self._store = store
@@ -52,7 +57,10 @@ class ProducerIds:
         self.blocks_claimed = 0
 
     async def take(self) -> int:
-        """An id that nobody has had. Raises `StoreError` where the bucket cannot be written to."""
+        """Take an id that nobody has had.
+
+        Raises `StoreError` if the bucket cannot be written to.
+        """
         async with self._claiming:
             if self._next >= self._end:
                 await self._claim()
@@ -63,7 +71,7 @@ class ProducerIds:
     async def _claim(self) -> None:
         for _ in range(CLAIM_ATTEMPTS_MAX):
             block = self._entropy.below(NUMBER_MAX + 1)
-            # The random name makes the content this claim's own, so that a put without an answer can be told apart.
+            # The random name makes the content unique, so that a PUT without an answer can be recognised as this one.
             claim = BlockClaim(f"{self._incarnation}-{self._entropy.token(8).hex()}", self._clock.wall_ms())
             try:
                 await self._store.put(producer_ids_key(block), msgspec.json.encode(claim))
@@ -73,5 +81,6 @@ class ProducerIds:
             self.blocks_claimed += 1
             return
         raise NoProducerIds(
-            f"{CLAIM_ATTEMPTS_MAX} blocks in a row were taken", help="Does something else write to producer-ids/?"
+            f"{CLAIM_ATTEMPTS_MAX} blocks in a row were taken",
+            help="Check whether something else writes to producer-ids/.",
         )

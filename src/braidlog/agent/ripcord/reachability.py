@@ -1,4 +1,7 @@
-"""Whether the control plane is there, by what became of the calls to it. Pure but for the clock."""
+"""Tells whether the control plane is away, from the outcomes of calls to it.
+
+Pure except for the clock.
+"""
 
 from collections.abc import Callable
 
@@ -6,10 +9,12 @@ from braidlog.runtime.clock import Clock
 
 
 class Reachability:
-    """It is away when calls fail and none was answered for `after_s`. A single answer, whatever it says, brings it
-    back: agents are heard of every few seconds, so nothing else need look for it.
+    """The control plane is away when calls fail and none was answered for `after_s`.
 
-    Silence alone is not enough, or a process that was suspended for a while would think that everybody else was.
+    Any answer ends the outage.
+
+    Agents send heartbeats every few seconds, so no other probe is needed. Silence alone does not begin an outage:
+    otherwise a process that was suspended for a while would take everybody else for gone.
     """
 
     def __init__(self, clock: Clock, after_s: float) -> None:
@@ -19,13 +24,13 @@ class Reachability:
         self._failures = 0
         self._away_since_s: float | None = None
         self.outages = 0
-        """How many there were, a present one included."""
+        """The number of outages, including a present one."""
         self.away_s_total = 0.0
-        """Of those that are over."""
+        """The total length of all outages that are over."""
         self.on_away: list[Callable[[], None]] = []
-        """Called when an outage is noticed."""
+        """Functions to call when an outage begins."""
         self.on_back: list[Callable[[], None]] = []
-        """Called when one is over."""
+        """Functions to call when an outage is over."""
 
     @property
     def is_away(self) -> bool:
@@ -34,17 +39,17 @@ class Reachability:
 
     @property
     def is_doubtful(self) -> bool:
-        """The last call failed: it may be away, or merely slow."""
+        """Whether the last call failed: the control plane may be away, or merely slow."""
         return self._failures > 0
 
     @property
     def silent_s(self) -> float:
-        """How long ago the last answer came."""
+        """The time since the last answer."""
         return self._clock.monotonic_s() - self._heard_s
 
     @property
     def away_s(self) -> float:
-        """How long this outage has lasted, from the last answer on; 0 where there is none."""
+        """The length of this outage since the last answer; 0 if there is none."""
         return self.silent_s if self.is_away else 0.0
 
     def answered(self) -> None:
@@ -62,7 +67,7 @@ class Reachability:
         self._look()
 
     def presume_away(self) -> None:
-        """It was not there when this process started."""
+        """Begin an outage at once: there was no control plane when the process started."""
         self._failures += 1
         self._begin_outage()
 

@@ -1,20 +1,20 @@
-"""Ripcord: how an agent lives through an outage of the control plane, and starts in one.
+"""Ripcord: how an agent survives an outage of the control plane.
 
-`on` journals every topic all the time, so that nothing changes when the control plane goes. `auto` does so only from
-the moment on at which it is known to be away, until every journal that was written before its return is sequenced.
-`off` leaves topics as they are configured: those that are journaled go on, the others are refused, to be tried again.
+An agent can also start during one. Ripcord has three modes. `on` journals every topic all the time, so that an outage
+changes nothing. `auto` does so from the moment at which the control plane is known to be away, until every journal
+written before its return is sequenced. `off` leaves topics as they are configured: in an outage, writes to journaled
+topics go on, and others are refused, so that clients try again.
 """
-
-from dataclasses import dataclass
 
 import structlog
 
+from braidlog.agent.cluster.session import AgentSession
+from braidlog.agent.cluster.view import ClusterView
 from braidlog.agent.ripcord.discovery import ALIVE_MS, PUBLISH_INTERVAL_S, AgentNotice, Discovery
 from braidlog.agent.ripcord.reachability import Reachability
+from braidlog.agent.ripcord.replay_wait import ReplayWait
 from braidlog.agent.ripcord.snapshot import SnapshotKeeper, snapshot_of
-from braidlog.agent.session import CALL_TIMEOUT_S, AgentSession
-from braidlog.agent.view import ClusterView
-from braidlog.control.interface import AgentHeartbeat, AgentInfo, ControlPlane, HeartbeatAnswer, RequestScan
+from braidlog.control.interface import AgentInfo
 from braidlog.objects.store import NotFound, Store
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
@@ -24,27 +24,22 @@ log = structlog.get_logger(__name__)
 
 TICK_S = 1.0
 CALM_PUBLISH_INTERVAL_S = 600.0
-"""How often an agent publishes itself in normal times: only so that one that starts in an outage finds it."""
+"""How often an agent publishes itself without an outage. Only an agent that starts in an outage needs it."""
 SNAPSHOT_INTERVAL_S = 5.0
-"""A change is in the bucket at the latest so much later, plus the time of a write."""
+"""A change is in the bucket at most this much later, plus the time of a write."""
 STALE_AGENTS_S = ALIVE_MS / 1000 + PUBLISH_INTERVAL_S
-"""So long into an outage those agents are still named that the control plane named last: they may not have noticed."""
+"""For this long, agents that the control plane named last are still named: they may not have noticed the outage."""
 NODE_IDS_FROM, NODE_IDS_END = 1_000_000_000, 2_000_000_000
-"""Where an agent that nobody knows takes its node id from while nobody can give it one."""
-
-
-@dataclass(frozen=True, slots=True)
-class AwaitedReplay:
-    scan: int
-    fencing_epoch: int
-    """Of the control plane that was asked. Scans are counted anew by each."""
+"""The range of node ids from which an unknown agent takes one while the control plane cannot give it one."""
 
 
 class Ripcord:
+    """Decides when all topics are journaled, and keeps agents known to each other."""
+
     def __init__(
         self,
         mode: str,
-        control: ControlPlane,
+        replay_wait: ReplayWait,
         reachability: Reachability,
         session: AgentSession,
         view: ClusterView,
@@ -53,7 +48,7 @@ class Ripcord:
         entropy: Entropy,
     ) -> None:
         self.mode = mode
-        self._control = control
+        self._replay_wait = replay_wait
         self.reachability = reachability
         self._session = session
         self._view = view
@@ -61,10 +56,6 @@ class Ripcord:
         self._entropy = entropy
         self.discovery = Discovery(store)
         self.snapshots = SnapshotKeeper(store)
-        self._is_settled = True
-        """What was journaled in outages is sequenced."""
-        self._awaited: AwaitedReplay | None = None
-        session.on_heard = self._heard
         reachability.on_away.append(self.await_replay)
         self._published_s: float | None = None
         self._published_state = ""
@@ -74,45 +65,24 @@ class Ripcord:
     def state(self) -> str:
         if self.reachability.is_away:
             return "away"
-        return "present" if self._is_settled or self.mode == "off" else "returning"
+        return "present" if self._replay_wait.is_over or self.mode == "off" else "returning"
 
     @property
     def journals_all(self) -> bool:
-        """Whether records of topics that are not journaled by themselves are journaled now."""
+        """Whether all topics are journaled now, and not only those that always are."""
         if self.mode == "auto":
-            # A session that is assumed has no write epoch, so that nothing else could be written under it.
-            return self.reachability.is_away or not self._is_settled or not self._session.has_write_epoch
+            # An assumed session has no write epoch, so nothing but journals can be written.
+            return self.reachability.is_away or not self._replay_wait.is_over or not self._session.has_write_epoch
         return self.mode == "on"
 
     def await_replay(self) -> None:
-        """What is journaled now is not sequenced at once: all topics stay journaled until it is."""
-        self._is_settled = False
-        self._awaited = None
-
-    def _heard(self, answer: HeartbeatAnswer) -> None:
-        awaited = self._awaited
-        if awaited is None:
-            return
-        if answer.fencing_epoch != awaited.fencing_epoch:
-            self._awaited = None  # another control plane, which has not heard of it: `_tick` asks again
-        elif answer.scans_replayed >= awaited.scan:
-            log.info("every journal of the outage is sequenced", scan=awaited.scan)
-            self._is_settled = True
-            self._awaited = None
-
-    async def _ask_for_replay(self) -> None:
-        """From here on the control plane tells with its heartbeats when all that was journaled so far is sequenced."""
-        outages = self.reachability.outages
-        incarnation = self._session.info.incarnation
-        before = await self._control.heartbeat_agent(AgentHeartbeat(incarnation), timeout_s=CALL_TIMEOUT_S)
-        asked = await self._control.request_scan(RequestScan(incarnation), timeout_s=CALL_TIMEOUT_S)
-        if outages == self.reachability.outages and before.known:
-            self._awaited = AwaitedReplay(asked.scan, before.fencing_epoch)
+        """Keep all topics journaled until everything journaled now is sequenced."""
+        self._replay_wait.begin()
 
     # ── starting without the control plane ──
 
     async def start_alone(self, host: str, port: int, cache_address: str) -> None:
-        """Take from the bucket what the control plane would have said."""
+        """Start without the control plane, from the agents' snapshot in the bucket."""
         try:
             snapshot = await self.snapshots.read()
         except NotFound as error:
@@ -132,8 +102,8 @@ class Ripcord:
             snapshot_age_s=age_s,
             topics=len(snapshot.topics),
         )
-        # Now, and not with the first tick: clients that were sent here should find this agent in the metadata.
-        await self._tell_each_other()
+        # At once, not with the first tick: clients that were sent here should find this agent in the metadata.
+        await self._meet_others()
 
     def _free_node_id(self, known: list[AgentInfo]) -> int:
         taken = frozenset(agent.node_id for agent in known)
@@ -145,27 +115,32 @@ class Ripcord:
     # ── while it runs ──
 
     async def run(self) -> None:
-        """Publish this agent, look for the others in an outage, and keep the snapshot up to date otherwise."""
+        """Publish this agent, find others in an outage, and update the snapshot.
+
+        The snapshot is kept up to date only outside of outages.
+        """
         while True:
             await self._clock.sleep(TICK_S * self._entropy.uniform(0.8, 1.2))
             try:
                 await self._tick()
             except BraidError as error:
-                log.warning("the bucket could not be told or asked about agents", error=str(error), help=error.help)
+                log.warning(
+                    "agents could not be published to or read from the bucket", error=str(error), help=error.help
+                )
             except Exception as error:
-                # Whatever it is: an outage may be the next thing to happen.
-                log.error("agents were not told of each other, in an unforeseen way", exc_info=error)
+                # Whatever it is, continue: an outage may be the next thing to happen.
+                log.error("agents could not be published to or read from the bucket: unexpected error", exc_info=error)
 
     async def _tick(self) -> None:
         now_s = self._clock.monotonic_s()
         if self.reachability.is_away:
             if self._is_due(self._published_s, now_s, PUBLISH_INTERVAL_S) or self._published_state != "away":
-                await self._tell_each_other()
+                await self._meet_others()
             return
         if not self._session.has_write_epoch:
             return
-        if self._awaited is None and self.state == "returning":
-            await self._ask_for_replay()
+        if not self._replay_wait.is_asked and self.state == "returning":
+            await self._replay_wait.ask()
         due = self._is_due(self._published_s, now_s, CALM_PUBLISH_INTERVAL_S)
         if due or self._published_state != self.state:
             await self._publish()
@@ -187,11 +162,11 @@ class Ripcord:
         await self.discovery.publish(notice)
         self._published_state = state
 
-    async def _tell_each_other(self) -> None:
+    async def _meet_others(self) -> None:
         await self._publish()
         found = await self.discovery.find(self._session.info.incarnation)
         if not self.reachability.is_away:
-            return  # it came back meanwhile, and knows better
+            return  # the control plane is back, and knows better
         agents = {agent.node_id: agent for agent in found}
         if self.reachability.away_s < STALE_AGENTS_S:
             addresses = {(agent.host, agent.port) for agent in found}
@@ -202,9 +177,9 @@ class Ripcord:
         self._view.replace_agents([agent for _, agent in sorted(agents.items())])
 
     async def withdraw(self) -> None:
-        """This agent stops."""
+        """Delete this agent's notice, because it stops."""
         if self.mode != "off" and self._published_s is not None:
             try:
                 await self.discovery.withdraw(self._session.info.incarnation)
             except BraidError as error:
-                log.warning("this agent's notice is left in the bucket", error=str(error))
+                log.warning("this agent's notice could not be deleted from the bucket", error=str(error))

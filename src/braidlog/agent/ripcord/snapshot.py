@@ -1,10 +1,12 @@
-"""The agents' snapshot: what an agent must know of the cluster to start while the control plane is away.
+"""The agents' snapshot, from which an agent starts during an outage.
 
-Any agent writes it, when what it knows is newer than what is there and differs from it. Updates are conditional, so
-that of two writers one wins, and an older snapshot never replaces a newer one.
+It holds what an agent must know about the cluster.
+
+Any agent writes it if its own view is newer and differs. Updates are conditional, so of two writers one wins, and an
+older snapshot never replaces a newer one.
 
 The object, persisted, with numbers in big-endian order: magic (8 bytes), format version u16, reserved u16, CRC32C of
-the body u32, length of the body u32, and the body: the msgpack array that `AgentSnapshot` defines, packed with zlib.
+the body u32, length of the body u32, and the body: the msgpack array that `AgentSnapshot` defines, compressed by zlib.
 """
 
 import struct
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
-from braidlog.agent.view import ClusterView
+from braidlog.agent.cluster.view import ClusterView
 from braidlog.control.interface import AgentInfo, ClientQuota, FeedPosition, Snapshot, TopicInfo
 from braidlog.objects.keys import AGENT_SNAPSHOT_KEY
 from braidlog.objects.store import AlreadyExists, Bytes, Conflict, NotFound, Store
@@ -24,14 +26,14 @@ MAGIC = b"BRAIDAGT"
 FORMAT_VERSION = 1
 HEADER = struct.Struct(">8sHHII")
 BODY_BYTES_MAX = 64 * 1024 * 1024
-"""Of the compressed body."""
+"""The limit of the compressed body."""
 UNPACKED_BYTES_MAX = 512 * 1024 * 1024
 
-_HELP = f"Delete {AGENT_SNAPSHOT_KEY}: agents write it anew as soon as the control plane is back."
+_HELP = f"Delete {AGENT_SNAPSHOT_KEY}: agents write a new one as soon as the control plane is back."
 
 
 class CorruptSnapshot(BraidError):
-    """The agents' snapshot is not what an agent writes."""
+    """The agents' snapshot is damaged, or is something else."""
 
     remedy = Remedy.GIVE_UP
 
@@ -43,10 +45,10 @@ class SnapshotTooLarge(BraidError):
 
 
 class AgentSnapshot(msgspec.Struct, frozen=True, array_like=True):
-    """Persisted: fields are only added at the end."""
+    """The content of the snapshot. Persisted: fields are only added at the end."""
 
     position: FeedPosition
-    """Where in the change feed this was true. A later one is newer."""
+    """The position in the change feed at which this was true. A snapshot with a later one is newer."""
     taken_ms: int
     cluster_id: str
     topics: list[TopicInfo]
@@ -55,8 +57,11 @@ class AgentSnapshot(msgspec.Struct, frozen=True, array_like=True):
     client_quotas: list[ClientQuota]
 
     def as_known(self) -> Snapshot:
-        """As the control plane would say it. No bounds: nothing can be read. The position is nowhere, so that whoever
-        goes on from here is told to load everything again."""
+        """The snapshot in the form of the control plane's own.
+
+        It has no bounds, because nothing can be read. Its position is invalid, so the feed will tell the follower to
+        load everything again.
+        """
         return Snapshot(
             FeedPosition(-1, -1),
             self.cluster_id,
@@ -68,7 +73,7 @@ class AgentSnapshot(msgspec.Struct, frozen=True, array_like=True):
         )
 
     def says_the_same(self, other: "AgentSnapshot") -> bool:
-        """But for when."""
+        """Whether two snapshots differ only in time and position."""
         return msgspec.structs.replace(self, position=other.position, taken_ms=other.taken_ms) == other
 
 
@@ -99,11 +104,11 @@ def encode_snapshot(snapshot: AgentSnapshot) -> bytes:
 
 def decode_snapshot(data: Bytes) -> AgentSnapshot:
     if len(data) < HEADER.size:
-        raise CorruptSnapshot(f"the agents' snapshot has {len(data)} bytes only", help=_HELP)
+        raise CorruptSnapshot(f"the agents' snapshot has only {len(data)} bytes", help=_HELP)
     magic, version, _, checksum, length = HEADER.unpack_from(data)
     body = memoryview(data)[HEADER.size :]
     if magic != MAGIC:
-        raise CorruptSnapshot("the agents' snapshot does not begin as one does", help=_HELP)
+        raise CorruptSnapshot("the agents' snapshot does not begin with the magic number", help=_HELP)
     if version != FORMAT_VERSION:
         raise CorruptSnapshot(
             f"the agents' snapshot has format version {version}, and this release reads {FORMAT_VERSION}",
@@ -130,7 +135,7 @@ class _Stored:
 
 
 class SnapshotKeeper:
-    """Reads the snapshot, and keeps it up to date."""
+    """Reads the snapshot and keeps it up to date."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -138,7 +143,10 @@ class SnapshotKeeper:
         self.writes = 0
 
     async def read(self) -> AgentSnapshot:
-        """Raises `NotFound` where no agent has written one yet, and `CorruptSnapshot`."""
+        """Read the snapshot.
+
+        Raises `NotFound` if no agent has written one yet, and `CorruptSnapshot`.
+        """
         blob = await self._store.get(AGENT_SNAPSHOT_KEY)
         snapshot = decode_snapshot(blob.data)
         if blob.etag is not None:
@@ -146,7 +154,10 @@ class SnapshotKeeper:
         return snapshot
 
     async def offer(self, snapshot: AgentSnapshot) -> bool:
-        """Write it, if it is newer than what is there and says something else. Returns whether it was written."""
+        """Write a snapshot if it is newer than the stored one and differs.
+
+        Returns whether it was written.
+        """
         if self._seen is not None and snapshot.says_the_same(self._seen.snapshot):
             return False
         data = encode_snapshot(snapshot)
@@ -161,7 +172,7 @@ class SnapshotKeeper:
             else:
                 etag = await self._store.put(AGENT_SNAPSHOT_KEY, data, overwrite=True)
         except (AlreadyExists, Conflict):
-            # Somebody else was quicker. What they wrote is looked at the next time.
+            # Another agent was quicker. Look at its snapshot the next time.
             self._seen = None
             return False
         self._seen = _Stored(snapshot, etag) if etag is not None else None
@@ -169,7 +180,7 @@ class SnapshotKeeper:
         return True
 
     async def _current(self) -> _Stored | None:
-        """What is there now. One that cannot be read is worth less than any other."""
+        """The stored snapshot. One that cannot be read counts as older than any other."""
         try:
             blob = await self._store.get(AGENT_SNAPSHOT_KEY)
         except NotFound:
@@ -185,7 +196,7 @@ class SnapshotKeeper:
 
 def _is_newer(snapshot: AgentSnapshot, other: AgentSnapshot) -> bool:
     if snapshot.cluster_id != other.cluster_id and other.cluster_id:
-        # Another metadata store over the same bucket: what its agents say is true now.
+        # Another metadata store uses the same bucket now: its agents are right.
         return snapshot.taken_ms > other.taken_ms
     mine, theirs = snapshot.position, other.position
     return (mine.fencing_epoch, mine.revision) > (theirs.fencing_epoch, theirs.revision)

@@ -1,7 +1,9 @@
-"""The control plane's interface: the same types whether it is embedded or another process.
+"""The interface of the control plane.
 
-Every call takes one struct and returns one struct, so that RPC is a table and nothing else. A call either takes effect
-as a whole, durably, before it returns, or raises. Error codes are Kafka's where an answer goes to a Kafka client.
+The types are the same whether it is embedded or in another process.
+
+Every call takes one struct and returns one struct, so that RPC needs nothing but a table. A call takes effect as a
+whole, durably, before it returns; or it raises. Error codes are Kafka's if an answer goes to a Kafka client.
 """
 
 from typing import Protocol
@@ -19,14 +21,20 @@ from braidlog.control.interface.agents import (
 from braidlog.control.interface.base import Message
 from braidlog.control.interface.catalog import (
     AlterConfigs,
+    AssignReplicas,
     CatalogPlane,
     ConfigChange,
+    ConfigResources,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
+    DescribeConfigs,
+    DescribedConfigs,
+    ListConfigResources,
     NewTopic,
     Outcome,
     PartitionGrowth,
+    ReplicaAssignment,
     TopicOutcome,
     TopicOutcomes,
     TopicRef,
@@ -128,6 +136,8 @@ from braidlog.control.interface.jobs import (
     TakenJob,
 )
 from braidlog.control.interface.journals import (
+    WAITS_FOR_BATCH,
+    WAITS_FOR_JOURNALS,
     DescribeJournals,
     EndSequence,
     JournalDescription,
@@ -165,6 +175,7 @@ from braidlog.control.interface.quotas import (
     QuotaPlane,
 )
 from braidlog.control.interface.transactions import (
+    AbortMarked,
     ActiveProducer,
     AddedPartitions,
     AddGroupToTransaction,
@@ -203,6 +214,9 @@ __all__ = [
     "RUNNING",
     "SCAN",
     "WAITING",
+    "WAITS_FOR_BATCH",
+    "WAITS_FOR_JOURNALS",
+    "AbortMarked",
     "AbortedRange",
     "ActiveProducer",
     "AddGroupToTransaction",
@@ -216,6 +230,7 @@ __all__ = [
     "AgentRemoved",
     "AlterClientQuotas",
     "AlterConfigs",
+    "AssignReplicas",
     "BatchVerdict",
     "BoundsAnswer",
     "BoundsChanged",
@@ -235,6 +250,7 @@ __all__ = [
     "CompactionTerms",
     "CompleteJob",
     "ConfigChange",
+    "ConfigResources",
     "ConsumerGroupDescription",
     "ConsumerGroupDescriptions",
     "ConsumerGroupPlane",
@@ -250,11 +266,13 @@ __all__ = [
     "DeleteRecords",
     "DeleteTopics",
     "DeletedRecords",
+    "DescribeConfigs",
     "DescribeConsumerGroups",
     "DescribeGroups",
     "DescribeJournals",
     "DescribeProducers",
     "DescribeTransactions",
+    "DescribedConfigs",
     "Done",
     "EndSequence",
     "EndTransaction",
@@ -303,6 +321,7 @@ __all__ = [
     "LeaveAnswer",
     "LeaveGroup",
     "LeavingMember",
+    "ListConfigResources",
     "ListGroups",
     "ListJobs",
     "ListTransactions",
@@ -331,6 +350,7 @@ __all__ = [
     "Replacement",
     "ReplayDone",
     "ReplayTask",
+    "ReplicaAssignment",
     "RequestCompaction",
     "RequestScan",
     "ScanDone",
@@ -379,7 +399,10 @@ class ControlPlane(
     JournalPlane,
     Protocol,
 ):
-    """All calls. `timeout_s` is a deadline for the answer: `DeadlineExceeded` after it, `ControlUnavailable` where the
-    call did not get there at all. Embedded, the deadline holds too."""
+    """All calls of the control plane.
+
+    `timeout_s` is the deadline of the answer, also if the control plane is embedded. Calls raise `DeadlineExceeded`
+    after it, and `ControlUnavailable` if they could not be delivered.
+    """
 
     async def close(self) -> None: ...

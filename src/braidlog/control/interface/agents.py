@@ -1,4 +1,4 @@
-"""How agents register, stay and leave."""
+"""Agents: how they register, send heartbeats and leave."""
 
 from typing import Protocol
 
@@ -11,11 +11,11 @@ class RegisterAgent(Message, frozen=True):
     port: int
     zone: str
     node_id: int = -1
-    """-1: the node id that this address had last, or the next free one."""
+    """-1: the last node id of this address, or the next free one."""
     cache_address: str = ""
-    """Where other agents of its zone read what it has in its cache; empty: they do not."""
+    """Where other agents of its zone read its cache; empty: they do not."""
     journals: bool = False
-    """It may write journals that nobody has told the control plane of."""
+    """Whether it may write journals without telling the control plane."""
 
 
 class Registered(Message, frozen=True):
@@ -34,10 +34,10 @@ class HeartbeatAnswer(Message, frozen=True):
     known: bool
     """False: register again."""
     write_epoch: int
-    """Objects that are named from now on carry this epoch."""
+    """The write epoch for the keys of new objects."""
     fencing_epoch: int
     scans_replayed: int = 0
-    """What was journaled before the request for a scan of this number, or a lower one, is sequenced."""
+    """Everything journaled before the request for this scan, or an earlier one, is sequenced."""
 
 
 class AgentLeave(Message, frozen=True):
@@ -45,7 +45,10 @@ class AgentLeave(Message, frozen=True):
 
 
 class FenceAgent(Message, frozen=True):
-    """Nothing that this agent has uploaded is sequenced any more: it has died, and somebody must be certain of it."""
+    """Sequence no more objects of this agent.
+
+    It has died, and somebody must be certain of that.
+    """
 
     incarnation: str
 

@@ -1,4 +1,4 @@
-"""What every message of the interface is."""
+"""The base of all messages."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Topics, partitions and their settings."""
+"""Topics, partitions and configs."""
 
 from typing import Protocol
 
@@ -14,6 +14,8 @@ class NewTopic(Message, frozen=True):
     """-1: the cluster's `num.partitions`."""
     replication_factor: int = -1
     configs: dict[str, str] = msgspec.field(default_factory=dict)
+    assignments: list[list[int]] = msgspec.field(default_factory=list)
+    """The replicas of each partition, if the creator names them. They are checked against the known agents."""
 
 
 class CreateTopics(Message, frozen=True):
@@ -33,7 +35,7 @@ class TopicOutcomes(Message, frozen=True):
 
 
 class TopicRef(Message, frozen=True):
-    """By name, or by id where the name is empty."""
+    """A topic by its name, or by its id if the name is empty."""
 
     name: str
     topic_id: bytes = b""
@@ -46,12 +48,26 @@ class DeleteTopics(Message, frozen=True):
 class PartitionGrowth(Message, frozen=True):
     name: str
     partition_count: int
-    """The new total."""
+    """The new total number of partitions."""
+    assignments: list[list[int]] | None = None
+    """The replicas of each new partition, as in `NewTopic`; None: not named."""
 
 
 class CreatePartitions(Message, frozen=True):
     topics: list[PartitionGrowth]
     validate_only: bool = False
+
+
+class ReplicaAssignment(Message, frozen=True):
+    topic_id: bytes
+    partition: int
+    replicas: list[int]
+
+
+class AssignReplicas(Message, frozen=True):
+    """Report these replicas from now on. Nothing moves, because agents hold no data."""
+
+    assignments: list[ReplicaAssignment]
 
 
 class ConfigChange(Message, frozen=True):
@@ -64,14 +80,42 @@ class ConfigChange(Message, frozen=True):
 
 
 class AlterConfigs(Message, frozen=True):
-    """With `replace`, what is not named goes back to its default (Kafka's AlterConfigs)."""
+    """Change configs.
+
+    `replace` resets those that are not named to their defaults (Kafka's AlterConfigs).
+    """
 
     resource_type: int
-    """Kafka's: 2 topic, 4 broker (the name is empty: the whole cluster)."""
+    """Kafka's: 2 topic, 4 broker (the name is empty: the whole cluster), 16 client metrics, 32 group."""
     resource_name: str
     changes: list[ConfigChange]
     replace: bool = False
     validate_only: bool = False
+
+
+class DescribeConfigs(Message, frozen=True):
+    """Ask for the configs of a group, of client metrics, or of the control plane.
+
+    Their types are 32, 16 and 4.
+    """
+
+    resource_type: int
+    resource_name: str = ""
+
+
+class DescribedConfigs(Message, frozen=True):
+    configs: dict[str, str]
+    """The configs that were set."""
+    defaults: dict[str, str] = msgspec.field(default_factory=dict)
+    """The values of configs that were not set, if the control plane decides them."""
+
+
+class ListConfigResources(Message, frozen=True):
+    resource_type: int
+
+
+class ConfigResources(Message, frozen=True):
+    names: list[str]
 
 
 class Outcome(Message, frozen=True):
@@ -85,4 +129,11 @@ class CatalogPlane(Protocol):
     async def create_partitions(
         self, request: CreatePartitions, *, timeout_s: float | None = None
     ) -> TopicOutcomes: ...
+    async def assign_replicas(self, request: AssignReplicas, *, timeout_s: float | None = None) -> Outcome: ...
+    async def describe_configs(
+        self, request: DescribeConfigs, *, timeout_s: float | None = None
+    ) -> DescribedConfigs: ...
+    async def list_config_resources(
+        self, request: ListConfigResources, *, timeout_s: float | None = None
+    ) -> ConfigResources: ...
     async def alter_configs(self, request: AlterConfigs, *, timeout_s: float | None = None) -> Outcome: ...

@@ -7,11 +7,14 @@ import msgspec
 from braidlog.control.interface.base import Message
 
 TopicPartitions = list[tuple[bytes, list[int]]]
-"""Topic id, partition indexes."""
+"""Topic ids with partition indexes."""
 
 
 class ConsumerHeartbeat(Message, frozen=True):
-    """Joins, reports, asks and leaves, all in one. None: as the last time."""
+    """A member's heartbeat: it joins, reports, asks and leaves.
+
+    None means unchanged since the last one.
+    """
 
     group_id: str
     member_id: str
@@ -20,7 +23,7 @@ class ConsumerHeartbeat(Message, frozen=True):
     instance_id: str | None
     rack_id: str | None
     rebalance_timeout_ms: int
-    """-1: as the last time."""
+    """-1: unchanged since the last heartbeat."""
     topic_names: list[str] | None
     topic_regex: str | None
     server_assignor: str | None
@@ -28,7 +31,7 @@ class ConsumerHeartbeat(Message, frozen=True):
     client_id: str
     client_host: str
     member_id_required: bool = True
-    """From version 1 on members name themselves."""
+    """Whether the member must name itself: from version 1 on."""
 
 
 class ConsumerHeartbeatAnswer(Message, frozen=True):
@@ -38,7 +41,7 @@ class ConsumerHeartbeatAnswer(Message, frozen=True):
     member_epoch: int = 0
     heartbeat_interval_ms: int = 0
     assigned: TopicPartitions | None = None
-    """None: as the last time."""
+    """None: unchanged since the last answer."""
 
 
 class DescribeConsumerGroups(Message, frozen=True):

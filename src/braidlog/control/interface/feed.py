@@ -1,4 +1,4 @@
-"""What the change feed carries: positions, events, and the state that they change."""
+"""The change feed: positions, events, and the state that they change."""
 
 from typing import Protocol
 
@@ -8,7 +8,10 @@ from braidlog.control.interface.base import Message
 
 
 class FeedPosition(Message, frozen=True, gc=False):
-    """A place in the change feed. A new fencing epoch restarts the revisions: a reader then reloads the snapshot."""
+    """A position in the change feed.
+
+    A new fencing epoch restarts the revisions: readers then reload the snapshot.
+    """
 
     fencing_epoch: int
     revision: int
@@ -18,24 +21,27 @@ class AgentInfo(Message, frozen=True):
     node_id: int
     incarnation: str
     host: str
-    """Where clients reach it."""
+    """The host and port that clients connect to."""
     port: int
     zone: str
-    """Clients' `client.rack` is compared with it."""
+    """The zone, which clients match with their `client.rack`."""
     cache_address: str = ""
-    """Where other agents of its zone read what it has in its cache; empty: they do not."""
+    """Where other agents of its zone read its cache; empty: they do not."""
 
 
 class TopicInfo(Message, frozen=True):
     topic_id: bytes
     name: str
     partition_ids: list[int]
-    """Internal number of each partition, by partition index. Never reused, so a recreated topic cannot be confused."""
+    """The internal number of each partition, by partition index. Never reused, so a recreated topic cannot be
+    confused."""
     configs: dict[str, str]
-    """Only what was set on the topic; defaults are applied by `control.topic_config`."""
+    """Only the configs that were set on the topic. `configs.topic` applies the defaults."""
     replication_factor: int
-    """What its creator asked for. Durability is the store's; the number is kept because clients ask for it back."""
+    """The number its creator asked for. The store provides durability; this is kept because clients ask for it."""
     created_ms: int
+    assignments: dict[int, list[int]] = msgspec.field(default_factory=dict)
+    """Replicas that were assigned by hand, by partition index. Any agent serves any partition all the same."""
 
 
 class PartitionBounds(Message, frozen=True, gc=False):
@@ -46,13 +52,14 @@ class PartitionBounds(Message, frozen=True, gc=False):
     high_watermark: int
     size_bytes: int
     first_unstable_offset: int = -1
-    """Of the oldest open transaction; -1: there is none, and everything up to the high watermark is decided."""
+    """The first offset of the oldest open transaction; -1: there is none, and all up to the high watermark is
+    stable."""
     aborted_end_offset: int = 0
-    """Behind the newest marker of an aborted transaction: from here on there are no aborted records."""
+    """The offset after the newest marker of an aborted transaction: no aborted records follow."""
 
 
 class IndexedExtent(Message, frozen=True, gc=False):
-    """Where a run of offsets [base_offset, end_offset) of a partition lies."""
+    """Where the offsets [base_offset, end_offset) of a partition lie."""
 
     partition_id: int
     base_offset: int
@@ -63,12 +70,12 @@ class IndexedExtent(Message, frozen=True, gc=False):
     timestamp_ms_min: int
     timestamp_ms_max: int
     inline: bytes | None = None
-    """The batch itself, where no object holds it: the marker that ends a transaction. `position` means nothing then."""
+    """The batch itself, if it is in no object: the marker that ends a transaction. `position` then means nothing."""
 
 
 class StoredObject(Message, frozen=True, gc=False):
     number: int
-    """Short internal number, never reused."""
+    """The internal number of the object, never reused."""
     key: str
     size: int
 
@@ -79,11 +86,14 @@ class ObjectSequenced(Message, frozen=True, tag="object"):
     object: StoredObject
     extents: list[IndexedExtent]
     opened: list[tuple[int, int]] = msgspec.field(default_factory=list)
-    """Partitions that now have an open transaction and had none, with the offset at which it begins."""
+    """Partitions that now have an open transaction and had none, with its first offset."""
 
 
 class AbortedRange(Message, frozen=True, gc=False):
-    """The producer's batches in [first_offset, marker_offset) of the partition belong to an aborted transaction."""
+    """Batches of a producer in a partition that belong to an aborted transaction.
+
+    They are those in [first_offset, marker_offset).
+    """
 
     partition_id: int
     producer_id: int
@@ -92,18 +102,21 @@ class AbortedRange(Message, frozen=True, gc=False):
 
 
 class TransactionsEnded(Message, frozen=True, tag="transactions-ended"):
-    """Transactions were committed or aborted: their markers are readable from now on, in all partitions at once."""
+    """Transactions were committed or aborted.
+
+    Their markers are readable from now on, in all partitions at once.
+    """
 
     number: int
-    """As an object's, in whose place it stands."""
+    """A number in the order of the objects."""
     extents: list[IndexedExtent]
     unstable: list[tuple[int, int]]
-    """Per partition with a marker, where its oldest open transaction now begins; -1: it has none left."""
+    """Partitions with a marker, and the first offset of their oldest open transaction; -1: there is none left."""
     aborted: list[AbortedRange]
 
 
 class TopicChanged(Message, frozen=True, tag="topic"):
-    """A topic was created, got partitions or got other configs."""
+    """A topic was created, or its partitions or configs changed."""
 
     topic: TopicInfo
 
@@ -119,8 +132,10 @@ class BoundsChanged(Message, frozen=True, tag="bounds"):
 
 
 class ExtentsReplaced(Message, frozen=True, tag="extents-replaced"):
-    """Extents below `end_offset` were merged or compacted. Who has read them from the index goes on for the grace
-    period, in which their objects stay; whoever looks again finds better ones."""
+    """Extents below `end_offset` were merged or compacted.
+
+    Readers of the old extents may go on for the grace period, in which their objects stay. The index has better ones.
+    """
 
     partition_id: int
     end_offset: int
@@ -139,15 +154,15 @@ class ClusterConfigChanged(Message, frozen=True, tag="cluster-config"):
 
 
 class ClientQuota(Message, frozen=True):
-    """What limits a user, a client, or every one of them that has no limit of its own."""
+    """The limits of a user or a client, or the defaults for all others."""
 
     entity: list[tuple[str, str | None]]
-    """Kafka's entity types (user, client-id) with a name, or None for the default; ordered by type."""
+    """Kafka's entity types (user, client-id), each with a name or None for the default; ordered by type."""
     values: dict[str, float]
 
 
 class ClientQuotasChanged(Message, frozen=True, tag="client-quotas"):
-    """All that there are now."""
+    """The quotas have changed. These are all of them."""
 
     quotas: list[ClientQuota]
 
@@ -171,7 +186,10 @@ class SnapshotRequest(Message, frozen=True):
 
 
 class Snapshot(Message, frozen=True):
-    """Everything an agent must know to serve; from here on it follows the feed."""
+    """Everything that an agent must know to serve clients.
+
+    From its position on, the agent follows the feed.
+    """
 
     position: FeedPosition
     cluster_id: str
@@ -180,7 +198,7 @@ class Snapshot(Message, frozen=True):
     agents: list[AgentInfo]
     cluster_configs: dict[str, str]
     store_url: str = ""
-    """Where the control plane keeps the objects, without credentials."""
+    """The URL of the object store, without credentials."""
     client_quotas: list[ClientQuota] = msgspec.field(default_factory=list)
 
 
@@ -190,7 +208,10 @@ class FeedRequest(Message, frozen=True):
 
 
 class FeedPage(Message, frozen=True):
-    """Durable changes in (request.after, position]. With `reload` the reader has missed some: take a new snapshot."""
+    """The durable changes in (request.after, position].
+
+    `reload`: the reader has missed some, and needs a new snapshot.
+    """
 
     position: FeedPosition
     events: list[FeedEvent]

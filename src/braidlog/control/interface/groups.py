@@ -42,7 +42,7 @@ class JoinAnswer(Message, frozen=True):
     leader: str
     member_id: str
     members: list[JoinMember]
-    """For the leader only."""
+    """The members, for the leader only."""
     skip_assignment: bool = False
 
 
@@ -100,7 +100,10 @@ class OffsetToCommit(Message, frozen=True):
 
 
 class CommitOffsets(Message, frozen=True):
-    """`generation_id` -1 and an empty member id: a consumer outside any group (`assign()`) or an admin client."""
+    """Commit offsets for a group.
+
+    A `generation_id` of -1 and an empty member id mean a consumer outside of any group (`assign()`) or an admin client.
+    """
 
     group_id: str
     generation_id: int
@@ -108,24 +111,24 @@ class CommitOffsets(Message, frozen=True):
     group_instance_id: str | None
     offsets: list[OffsetToCommit]
     knows_member_epochs: bool = True
-    """OffsetCommit 9 and later. Before, `generation_id` cannot have been meant as a member epoch."""
+    """True for OffsetCommit 9 and later. Earlier, `generation_id` cannot be meant as a member epoch."""
 
 
 class CommitOffsetsAnswer(Message, frozen=True):
-    """One code per offset, in order."""
+    """The error code of each offset, in order."""
 
     error_codes: list[int]
 
 
 class FetchOffsets(Message, frozen=True):
-    """`partitions` None asks for all that the group has."""
+    """Ask for committed offsets. `partitions` None asks for all of the group's."""
 
     group_id: str
     partitions: list[tuple[bytes, int]] | None
     require_stable: bool = False
-    """Where a transaction that is still open commits an offset, say so instead of what was committed before."""
+    """Report an offset that an open transaction may replace as unstable, instead of its committed value."""
     member_id: str | None = None
-    """OffsetFetch 9 and later: who asks, if it is a member that the coordinator assigns partitions to."""
+    """OffsetFetch 9 and later: the member that asks, if the coordinator assigns its partitions."""
     member_epoch: int = -1
 
 
@@ -204,7 +207,7 @@ class DeleteGroups(Message, frozen=True):
 
 
 class GroupOutcomes(Message, frozen=True):
-    """One code per group, in order."""
+    """The error code of each group, in order."""
 
     error_codes: list[int]
 

@@ -1,4 +1,7 @@
-"""Jobs that rewrite what is stored: planned by the control plane, leased to workers, finished by an atomic swap."""
+"""Jobs that rewrite stored data.
+
+The control plane plans them, workers lease them, and an atomic swap finishes them.
+"""
 
 from typing import Protocol
 
@@ -10,54 +13,58 @@ from braidlog.control.interface.feed import AbortedRange, IndexedExtent, StoredO
 from braidlog.control.interface.journals import ReplayDone, ReplayTask, ScanDone, ScanTask
 
 MERGE = "merge"
-"""Many small extents become few large ones; their bytes stay as they are."""
+"""Merge many small extents into few large ones. The bytes of batches stay as they are."""
 COMPACT = "compact"
-"""Of each key only the newest record stays."""
+"""Keep only the newest record of each key."""
 EXPIRE = "expire"
-"""Retention and sweeping. The control plane does it by itself: it moves no data."""
+"""Retention and sweeping. The control plane does these by itself, because they move no data."""
 
 SCAN = "scan"
-"""Which journals are there. Agents do it, as they do replays."""
+"""Find the journals. Agents do it, as they do replays."""
 REPLAY = "replay"
-"""What is not sequenced of one journal is."""
+"""Sequence the unsequenced files of one journal sequence."""
 
 WAITING, RUNNING, DONE, FAILED = "waiting", "running", "done", "failed"
 
 
 class JobPartition(Message, frozen=True):
-    """What a job is about, of one partition: a run of neighbouring extents, in the order of their offsets."""
+    """The part of a job in one partition: neighbouring extents, in order."""
 
     partition_id: int
     topic_id: bytes
     index: int
     generation: int
-    """Of the partition's index when the job was planned. A swap that meets another one changes nothing."""
+    """The generation of the partition's index when the job was planned. A swap that meets another one changes
+    nothing."""
     extents: list[IndexedExtent]
 
 
 class CompactionTerms(Message, frozen=True):
-    """What the control plane has decided about a compaction. Offsets are exclusive bounds."""
+    """The terms of a compaction, decided by the control plane.
+
+    Offsets are exclusive bounds.
+    """
 
     clean_end_offset: int
-    """All below was compacted before: no key is there twice."""
+    """Everything below was compacted before: no key is there twice."""
     log_start_offset: int
-    """What lies below is deleted, and needs not be kept."""
+    """Records below it are deleted, and need not be kept."""
     tombstones_end_offset: int
     """Tombstones at or above it stay, whatever their age."""
     delete_retention_ms: int
     now_ms: int
     aborted: list[AbortedRange] = msgspec.field(default_factory=list)
-    """Transactions whose records are not to be seen, and can go at once."""
+    """Aborted transactions: their records can go at once."""
 
 
 class JobTask(Message, frozen=True):
-    """Everything a worker must know to do the job; the objects lie in the store."""
+    """Everything that a worker must know to do the job. The objects are in the store."""
 
     kind: str
     partitions: list[JobPartition]
     objects: list[StoredObject]
     target_bytes: int
-    """How large an object should become."""
+    """The intended size of new objects."""
     compaction: CompactionTerms | None = None
     scan: ScanTask | None = None
     replay: ReplayTask | None = None
@@ -68,19 +75,19 @@ class TakeJob(Message, frozen=True):
     """A name for people; the lease is what counts."""
     kinds: list[str]
     wait_ms: int = 0
-    """How long to wait for a job where there is none."""
+    """How long to wait if there is no job."""
 
 
 class TakenJob(Message, frozen=True):
-    """`job_id` 0: there is nothing to do now."""
+    """A leased job. `job_id` 0: there is nothing to do now."""
 
     job_id: int
     token: bytes
-    """Proves the lease. Whoever takes the job over gets another one."""
+    """Proves the lease. The next worker gets another token."""
     write_epoch: int
-    """For the names of objects; the lease keeps it from being swept."""
+    """The write epoch for the keys of new objects. The lease keeps them from being swept."""
     lease_ms: int
-    """The lease ends so long after the last heartbeat."""
+    """How long the lease lasts after the last heartbeat."""
     task: JobTask | None = None
 
 
@@ -90,12 +97,12 @@ class HeartbeatJob(Message, frozen=True):
 
 
 class JobHeartbeat(Message, frozen=True):
-    held: bool
-    """False: the job is somebody else's by now, or is no more. Give it up."""
+    leased: bool
+    """Whether the lease still holds. False: the job belongs to another worker, or is gone. Give it up."""
 
 
 class NewObject(Message, frozen=True):
-    """An object that a worker has uploaded. Each of its extents takes the place of older ones."""
+    """An object that a worker has uploaded. Each of its extents replaces older ones."""
 
     key: str
     size: int
@@ -103,16 +110,22 @@ class NewObject(Message, frozen=True):
 
 
 class NewExtent(Message, frozen=True, gc=False):
-    """Offsets [base_offset, end_offset), gaps included, are in the extent of this partition in that object."""
+    """An extent of an object that holds the offsets [base_offset, end_offset).
+
+    Gaps are included.
+    """
 
     base_offset: int
     end_offset: int
     object_index: int
-    """In the request's list of objects."""
+    """The object's place in the request's list."""
 
 
 class Replacement(Message, frozen=True):
-    """Whole extents of the job, all that lie in [base_offset, end_offset), give way to these, which cover the same."""
+    """Replace all extents of the job in [base_offset, end_offset) by these.
+
+    The new extents cover the same offsets.
+    """
 
     partition_id: int
     base_offset: int
@@ -121,27 +134,33 @@ class Replacement(Message, frozen=True):
 
 
 class CompleteJob(Message, frozen=True):
-    """All replacements happen at once, or none. Idempotent by job and token."""
+    """Finish a job. All replacements happen at once, or none.
+
+    Idempotent by job and token.
+    """
 
     job_id: int
     token: bytes
     objects: list[NewObject]
     replacements: list[Replacement]
     due_ms: int = -1
-    """When the partition should be compacted again, however little of it is dirty then: tombstones that stayed may go,
-    or more keys remain than there was room for. -1: never."""
+    """When to compact the partition again, however little of it is dirty: tombstones that stayed may go then, or there
+    were more keys than memory. -1: never."""
     clean_end_offset: int = -1
-    """How far the partition is compacted now; -1: to the end of the job's extents."""
+    """The offset up to which the partition is compacted now; -1: the end of the job's extents."""
     scan: ScanDone | None = None
     replay: ReplayDone | None = None
 
 
 class JobVerdict(Message, frozen=True):
-    """Not accepted: nothing was changed, and what was uploaded is left to the sweeper."""
+    """The verdict on a result.
+
+    If it is not accepted, nothing was changed, and the sweeper deletes the uploads.
+    """
 
     accepted: bool
     reason: str = ""
-    """lease-lost, index-changed, stale-epoch, or invalid: and what about it."""
+    """lease-lost, index-changed, stale-epoch or invalid, with details."""
 
 
 class FailJob(Message, frozen=True):
@@ -177,7 +196,7 @@ class JobListing(Message, frozen=True):
 
 
 class JobListings(Message, frozen=True):
-    """Open jobs in the order in which they are given out, then finished ones, the newest first."""
+    """Open jobs in the order of handing out, then finished ones, the newest first."""
 
     jobs: list[JobListing]
 
@@ -189,14 +208,17 @@ class RequestCompaction(Message, frozen=True):
 
 
 class CompactionRequested(Message, frozen=True):
-    """`error_code` is Kafka's: 3 for an unknown topic, 44 where its cleanup policy does not compact."""
+    """The answer to a request for compaction.
+
+    `error_code` is Kafka's: 3: unknown topic; 44: its policy does not compact.
+    """
 
     error_code: int
     job_ids: list[int]
-    """The jobs that will do it, those that were planned already included."""
+    """The jobs that will do it, including those that were planned before."""
     error_message: str = ""
     busy_partitions: int = 0
-    """Of which something else must be done first: they follow as soon as it is, or when they are asked for again."""
+    """How many partitions are busy with another job. They are compacted after it, or with the next request."""
 
 
 class JobPlane(Protocol):

@@ -7,21 +7,26 @@ from braidlog.control.interface.feed import IndexedExtent, PartitionBounds, Stor
 
 
 class CommitObject(Message, frozen=True):
-    """Sequence an uploaded object. Idempotent by the nonce in its footer; of journals also by its place in them."""
+    """Sequence an uploaded object.
+
+    Idempotent by the nonce in its footer; for journal files also by their slot.
+    """
 
     key: str
     size: int
     footer: bytes
-    """The footer's msgpack bytes, as they stand in the object (no trailer)."""
+    """The footer's msgpack bytes as they are in the object, without the trailer."""
     replayed: bool = False
-    """A replay has found it in a journal: what agents write now goes first."""
+    """Whether a replay has found it in a journal. Live writes go first."""
 
 
 class BatchVerdict(Message, frozen=True, gc=False):
-    """What became of a batch: appended at `base_offset`, a duplicate of one already there, or refused.
+    """The verdict on a batch: appended, a duplicate, or refused.
 
-    A journaled batch may also be held until what comes before it is there, or is given up. The offset of its duplicates
-    may be -1.
+    An appended batch is at `base_offset`; a duplicate repeats one that is already there.
+
+    A journaled batch may also be held until the batches before it arrive or are given up. The offset of a journaled
+    duplicate may be -1: unknown.
     """
 
     error_code: int
@@ -36,9 +41,10 @@ class ExtentVerdict(Message, frozen=True):
 
 
 class ObjectVerdict(Message, frozen=True):
-    """By extent, in the footer's order. An `error_code` other than 0 refuses the object as a whole (a stale epoch).
+    """The verdicts on an object, by extent, in the footer's order.
 
-    A journaled file is never refused. One that was sequenced so long ago that no more is known has no extents here.
+    An `error_code` other than 0 refuses the whole object (a stale epoch). A journal file is never refused. If it was
+    sequenced so long ago that its verdicts are forgotten, it has no extents here.
     """
 
     error_code: int
@@ -47,7 +53,7 @@ class ObjectVerdict(Message, frozen=True):
 
 
 class FindExtents(Message, frozen=True):
-    """The extents that hold `offset` and what follows, at least one, up to about `bytes_max`."""
+    """Ask for the extents from `offset` on, at least one, up to about `bytes_max`."""
 
     partition_id: int
     offset: int
@@ -57,26 +63,29 @@ class FindExtents(Message, frozen=True):
 
 class FoundExtents(Message, frozen=True):
     bounds: PartitionBounds
-    """Of the same moment as the extents."""
+    """The bounds at the same moment as the extents."""
     extents: list[IndexedExtent]
     objects: list[StoredObject]
     known: bool = True
-    """False: there is no such partition (any more)."""
+    """Whether the partition exists."""
 
 
 class FindTimestamp(Message, frozen=True):
-    """The first extent that may hold a record with this timestamp or a later one; with -1, the one with the highest."""
+    """Ask for the first extent that may hold this timestamp or a later one.
+
+    With -1, ask for the extent with the highest timestamp.
+    """
 
     partition_id: int
     timestamp_ms: int
     from_offset: int = 0
-    """Extents that end at or below it are passed over."""
+    """Skip extents that end at or below it."""
 
 
 class DeleteRecords(Message, frozen=True):
     partition_id: int
     before_offset: int
-    """-1: the high watermark."""
+    """Delete records below this offset; -1: all below the high watermark."""
 
 
 class DeletedRecords(Message, frozen=True):
@@ -85,13 +94,19 @@ class DeletedRecords(Message, frozen=True):
 
 
 class BoundsRequest(Message, frozen=True):
-    """The bounds as they are now, not as the feed last told: what ListOffsets and external consistency need."""
+    """Ask for the current bounds, not those of the feed.
+
+    ListOffsets and external consistency need them.
+    """
 
     partition_ids: list[int]
 
 
 class BoundsAnswer(Message, frozen=True):
-    """In the order asked for; a partition that is gone is missing."""
+    """The bounds in the order of the request.
+
+    Partitions that do not exist are left out.
+    """
 
     bounds: list[PartitionBounds]
 

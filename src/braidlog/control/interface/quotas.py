@@ -1,4 +1,4 @@
-"""Client quotas: how many bytes a second a user or a client may write and read."""
+"""Client quotas: how many bytes per second a user or a client may write and read."""
 
 from typing import Protocol
 
@@ -24,7 +24,7 @@ class AlterClientQuotas(Message, frozen=True):
 
 
 class QuotaOutcomes(Message, frozen=True):
-    """One per change, in order."""
+    """The outcome of each change, in order."""
 
     outcomes: list[Outcome]
 

@@ -1,4 +1,4 @@
-"""Transactions: what belongs to them, how they end, and what aborted ones have left behind."""
+"""Transactions: partitions, offsets, how they end, and aborted records."""
 
 from typing import Protocol
 
@@ -12,7 +12,7 @@ from braidlog.control.interface.producers import ProducerIdentity
 
 
 class TransactionOwner(Message, frozen=True):
-    """Who speaks: a transactional id, and the producer that it was last given."""
+    """The sender: a transactional id, and the producer that it was last given."""
 
     transactional_id: str
     producer_id: int
@@ -22,13 +22,16 @@ class TransactionOwner(Message, frozen=True):
 class AddPartitionsToTransaction(Message, frozen=True):
     owner: TransactionOwner
     partitions: list[tuple[bytes, int]]
-    """Topic id and partition index."""
+    """Topic ids and partition indexes."""
     verify_only: bool = False
-    """Only ask whether they belong to the ongoing transaction."""
+    """Only ask whether the partitions belong to the ongoing transaction."""
 
 
 class AddedPartitions(Message, frozen=True):
-    """`error_code` concerns all of them; otherwise one code per partition, in order."""
+    """The answer: `error_code` is for all partitions.
+
+    If it is 0, each partition has a code, in order.
+    """
 
     error_code: int
     error_codes: list[int] = msgspec.field(default_factory=list)
@@ -40,7 +43,10 @@ class AddGroupToTransaction(Message, frozen=True):
 
 
 class CommitTransactionOffsets(Message, frozen=True):
-    """Offsets that become visible when the transaction is committed. `adds_group`: its group need not be added."""
+    """Commit offsets with a transaction.
+
+    `adds_group`: the group need not be added before.
+    """
 
     owner: TransactionOwner
     commit: CommitOffsets
@@ -48,15 +54,32 @@ class CommitTransactionOffsets(Message, frozen=True):
 
 
 class EndTransaction(Message, frozen=True):
-    """`bumps_epoch`: the producer gets a new epoch with every end (transactions of version 2)."""
+    """End a transaction.
+
+    `bumps_epoch`: the producer gets a new epoch (transactions of version 2).
+    """
 
     owner: TransactionOwner
     commit: bool
     bumps_epoch: bool = False
 
 
+class AbortMarked(Message, frozen=True):
+    """Abort a producer's open transaction in a partition.
+
+    An administrator reports that it hangs.
+    """
+
+    partition_id: int
+    producer_id: int
+    producer_epoch: int
+
+
 class FindAborted(Message, frozen=True):
-    """Aborted transactions with records in [start_offset, end_offset) of a partition."""
+    """Ask for the aborted transactions with records in a range of a partition.
+
+    The range is [start_offset, end_offset).
+    """
 
     partition_id: int
     start_offset: int
@@ -65,13 +88,13 @@ class FindAborted(Message, frozen=True):
 
 class FoundAborted(Message, frozen=True):
     bounds: PartitionBounds
-    """Of the same moment: what lies below its start is no longer known here."""
+    """The bounds at the same moment. Transactions below their start are no longer known."""
     aborted: list[tuple[int, int]]
-    """Producer id and first offset."""
+    """The producer id and first offset of each aborted transaction."""
     known: bool = True
-    """False: there is no such partition (any more)."""
+    """Whether the partition exists."""
     marker_offsets: list[int] = msgspec.field(default_factory=list)
-    """Of each, in the same order: its records lie before it."""
+    """The marker offset of each, in the same order. Its records lie before the marker."""
 
 
 class DescribeTransactions(Message, frozen=True):
@@ -100,7 +123,7 @@ class ListTransactions(Message, frozen=True):
     states: list[str] = msgspec.field(default_factory=list)
     producer_ids: list[int] = msgspec.field(default_factory=list)
     duration_ms_min: int = -1
-    """Only ongoing transactions that have lasted so long; -1: any."""
+    """Only list ongoing transactions that have lasted this long; -1: any."""
     pattern: str = ""
     """A regular expression that the whole transactional id must match."""
 
@@ -126,7 +149,7 @@ class ActiveProducer(Message, frozen=True):
     last_sequence: int
     last_active_ms: int
     transaction_start_offset: int
-    """-1: it has no open transaction in the partition."""
+    """The first offset of its open transaction in the partition; -1: there is none."""
 
 
 class PartitionProducers(Message, frozen=True):
@@ -135,7 +158,10 @@ class PartitionProducers(Message, frozen=True):
 
 
 class ProducerDescriptions(Message, frozen=True):
-    """In the order asked for; a partition that is gone is missing."""
+    """The producers of each partition, in the order of the request.
+
+    Partitions that do not exist are left out.
+    """
 
     partitions: list[PartitionProducers]
 
@@ -151,6 +177,7 @@ class TransactionPlane(Protocol):
         self, request: CommitTransactionOffsets, *, timeout_s: float | None = None
     ) -> CommitOffsetsAnswer: ...
     async def end_transaction(self, request: EndTransaction, *, timeout_s: float | None = None) -> ProducerIdentity: ...
+    async def abort_marked(self, request: AbortMarked, *, timeout_s: float | None = None) -> Outcome: ...
     async def find_aborted(self, request: FindAborted, *, timeout_s: float | None = None) -> FoundAborted: ...
     async def describe_transactions(
         self, request: DescribeTransactions, *, timeout_s: float | None = None

@@ -1,4 +1,7 @@
-"""Writers that are not agents: jobs that upload objects by themselves, and have all of them sequenced at once."""
+"""Writers that are not agents: jobs that upload objects by themselves.
+
+A job has all its objects sequenced at once.
+"""
 
 from typing import Protocol
 
@@ -7,41 +10,47 @@ from braidlog.control.interface.log import CommitObject, ObjectVerdict
 
 
 class LeaseWriteEpoch(Message, frozen=True):
-    """Begin to write, or go on: objects that are named under the lease can be committed as long as it is renewed."""
+    """Begin or continue to write.
+
+    Objects named under the lease can be committed as long as it is renewed.
+    """
 
     lease_id: str
-    """What is written together has one lease, however many processes write it."""
+    """The lease: one for everything that is written together, by however many processes."""
 
 
 class WriteLease(Message, frozen=True):
     write_epoch: int
-    """Objects that are named from now on carry this epoch."""
+    """The write epoch for the keys of new objects."""
     expires_in_ms: int
-    """Ask again well before."""
+    """How long the lease lasts. Renew it well before."""
     store_url: str
-    """Where the control plane keeps the objects, without credentials."""
+    """The URL of the object store, without credentials."""
 
 
 class CommitObjects(Message, frozen=True):
-    """Sequence all of these objects in one transaction, or none. Idempotent by writer and batch.
+    """Sequence all of these objects in one transaction, or none.
 
-    Batch numbers of a writer only grow. A batch that is committed again gets the answer of the first time, whatever
-    objects come with it: those are left to the sweeper.
+    Idempotent by writer and batch. The batch numbers of a writer only grow. A batch that is committed again gets the
+    answer of the first time, whichever objects come with it: those are left to the sweeper.
     """
 
     writer_id: str
     batch_id: int
     objects: list[CommitObject]
     lease_id: str = ""
-    """Given back with the commit."""
+    """The lease to give back with the commit; empty: none."""
 
 
 class CommittedObjects(Message, frozen=True):
-    """An `error_code` other than 0 (Kafka's) refuses all objects: nothing was written."""
+    """The answer.
+
+    An `error_code` other than 0 (Kafka's) refuses all objects: nothing was written.
+    """
 
     error_code: int
     verdicts: list[ObjectVerdict]
-    """By object. For a repeated batch: of the objects that were sequenced then."""
+    """The verdict on each object. For a repeated batch: on the objects that were sequenced the first time."""
     repeated: bool = False
     error_message: str = ""
 

@@ -4,20 +4,22 @@ import asyncio
 from contextlib import AbstractContextManager
 from typing import Any
 
-from braidlog.control import recent, sequencer, sequencing_plan
-from braidlog.control.epochs import WriteEpochs
-from braidlog.control.feed import Feed
-from braidlog.control.producer_partition import REMEMBERED, ProducerPartition
-from braidlog.control.sweeper import Sweeper
+from braidlog.control.log import plan as sequencing_plan
+from braidlog.control.log import recent, sequencer
+from braidlog.control.log.feed import Feed
+from braidlog.control.log.judgement import APPENDED, Judgement
+from braidlog.control.log.producer_partition import REMEMBERED, ProducerPartition
+from braidlog.control.log.sweeper import Sweeper
+from braidlog.control.log.write_epochs import WriteEpochs
 from braidlog.sim.mistakes.mistake import mistake, replaced
 
 
 @mistake("Forgets what each producer has written.")
 def _forget_the_dedup() -> AbstractContextManager[None]:
-    def judge(self: ProducerPartition, epoch: int, first: int, count: int, offset: int, _: bool) -> int:
+    def judge(self: ProducerPartition, epoch: int, first: int, count: int, offset: int, _: bool) -> Judgement:
         self.planned_epoch = epoch
         self.planned_batches = REMEMBERED.pack(first, first + count - 1, offset)
-        return 0
+        return APPENDED
 
     return replaced((ProducerPartition, "judge", judge))
 
@@ -36,7 +38,7 @@ def _publish_before_durable() -> AbstractContextManager[None]:
     original = sequencer.Sequencer._try_group
 
     class Early:
-        """A metadata store that lets the plan be published before it is written."""
+        """A metadata store that publishes the plan before it is written."""
 
         def __init__(self, inner: Any, feed: Feed) -> None:
             self._inner = inner
@@ -46,7 +48,7 @@ def _publish_before_durable() -> AbstractContextManager[None]:
             plan = write.__self__
             self._feed.publish(plan.events)
             plan.events = []
-            await asyncio.sleep(0.05)  # a disk that takes its time
+            await asyncio.sleep(0.05)  # a slow disk
             return await self._inner.transact(write)
 
         def __getattr__(self, name: str) -> Any:
@@ -60,15 +62,15 @@ def _publish_before_durable() -> AbstractContextManager[None]:
     return replaced((sequencer.Sequencer, "_try_group", try_group))
 
 
-@mistake("Sweeps what nothing refers to without refusing its late commit first.", "sleepers")
+@mistake("Sweeps unreferenced objects without refusing their late commits first.", "sleepers")
 def _sweep_without_the_epoch_floor() -> AbstractContextManager[None]:
-    async def raise_floor(self: WriteEpochs, floor: int) -> int:
+    async def raise_floor(self: WriteEpochs, floor: int, holders: object) -> int:
         return max(floor, 0)
 
     return replaced((WriteEpochs, "raise_floor", raise_floor))
 
 
-@mistake("Sweeps objects of the current epoch too, whose commits are still on their way.")
+@mistake("Also sweeps objects of the current epoch, whose commits are still in flight.")
 def _sweep_without_grace() -> AbstractContextManager[None]:
     async def run_once(self: Sweeper) -> None:
         await self._sweep_orphans(self._epochs.current + 1)

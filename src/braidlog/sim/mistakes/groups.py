@@ -1,14 +1,15 @@
-"""Mistakes of the group coordinator."""
+"""Mistakes in the group coordinator."""
 
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from braidlog.control import consumer_group
-from braidlog.control.consumer_group import ConsumerGroup
-from braidlog.control.consumer_membership import ConsumerMembership
-from braidlog.control.consumer_reconciliation import Step, next_step
-from braidlog.control.group_effects import Effect
-from braidlog.control.group_errors import GroupError
+from kio.schema.errors import ErrorCode
+
+from braidlog.control.groups.consumer import group as consumer_group
+from braidlog.control.groups.consumer.group import ConsumerGroup
+from braidlog.control.groups.consumer.membership import ConsumerMembership
+from braidlog.control.groups.consumer.reconciliation import Step, next_step
+from braidlog.control.groups.effects import Effect
 from braidlog.sim.mistakes.mistake import mistake, replaced
 
 SCENARIO = "consumer-groups"
@@ -19,7 +20,7 @@ def _assign_before_revoked() -> AbstractContextManager[None]:
     return replaced((ConsumerGroup, "is_free", lambda self, partition, member: True))
 
 
-@mistake("Takes a partition for given up as soon as its reader was told to give it up.", SCENARIO)
+@mistake("Treats a partition as given up as soon as its reader is told to give it up.", SCENARIO)
 def _revoked_when_told() -> AbstractContextManager[None]:
     def hasty(*arguments: object, **options: object) -> Step:
         step = next_step(*arguments, **options)  # type: ignore[arg-type]
@@ -28,12 +29,12 @@ def _revoked_when_told() -> AbstractContextManager[None]:
     return replaced((consumer_group, "next_step", hasty))
 
 
-@mistake("Lets members commit that are no longer in the group, or at another epoch.", SCENARIO)
+@mistake("Accepts commits of members that have left the group or have another epoch.", SCENARIO)
 def _stale_epochs_commit() -> AbstractContextManager[None]:
-    return replaced((ConsumerMembership, "check_commit", lambda self, request, now_s: GroupError.NONE))
+    return replaced((ConsumerMembership, "check_commit", lambda self, request, now_s: ErrorCode.none))
 
 
-@mistake("Keeps members of whom nothing is heard any more.", SCENARIO)
+@mistake("Keeps members whose session is over.", SCENARIO)
 def _sessions_never_end() -> AbstractContextManager[None]:
     def advance(self: ConsumerMembership, now_s: float) -> list[Effect]:
         self._deadline_s = None
@@ -42,7 +43,7 @@ def _sessions_never_end() -> AbstractContextManager[None]:
     return replaced((ConsumerMembership, "advance", advance))
 
 
-@mistake("Forgets which member has which partition when it is started again.", SCENARIO)
+@mistake("Forgets at a restart which member has which partition.", SCENARIO)
 def _owners_not_restored() -> AbstractContextManager[None]:
     original = ConsumerGroup.restore.__func__  # type: ignore[attr-defined]
 

@@ -5,59 +5,59 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from braidlog.agent.reading import ExtentGone, Reader
-from braidlog.agent.view import ClusterView
+from braidlog.agent.cluster.view import ClusterView
+from braidlog.agent.read_path.reader import ExtentGone, Reader
 from braidlog.compaction.rules import Judge, Rules
-from braidlog.control import compacting, jobs, merging, swap
 from braidlog.control.interface import CompleteJob, JobTask, JobVerdict
-from braidlog.control.job_output import ExtentPart, JobOutput
-from braidlog.control.jobs import JobBoard
-from braidlog.control.sweeper import Sweeper
-from braidlog.control.worker import Worker
+from braidlog.control.jobs import results, swap
+from braidlog.control.jobs.board import JobBoard
+from braidlog.control.jobs.results import JobResults
+from braidlog.control.log.sweeper import Sweeper
+from braidlog.jobs import compacting, merging
+from braidlog.jobs.output import ExtentPart, JobOutput
+from braidlog.jobs.worker import Worker
 from braidlog.objects.store import NotFound
 from braidlog.records.batch import scan_batches
-from braidlog.records.opened import ExtentBytes
-from braidlog.records.placing import write_base_offset
+from braidlog.records.opened_extents import ExtentBytes
+from braidlog.records.placement import write_base_offset
 from braidlog.sim.mistakes.mistake import mistake, replaced
 
 
-@mistake("Swaps extents without a look at whether those that go are still there.", "merging")
+@mistake("Swaps extents without checking that the replaced ones are still there.", "merging")
 def _swap_without_compare() -> AbstractContextManager[None]:
     return replaced((swap, "check_unchanged", lambda tx, partition: None))
 
 
-@mistake(
-    "Takes a job's result from whoever brings one, however late, and puts it in the place of what is there.", "merging"
-)
+@mistake("Accepts a job's result from any worker, however late, and replaces what is there.", "merging")
 def _leases_not_checked() -> AbstractContextManager[None]:
-    original_put, original_check = JobBoard._put, swap.check_completion
+    original_put, original_check = JobBoard.put, swap.check_completion
     known: dict[int, Any] = {}
 
     def put(self: JobBoard, job: Any) -> None:
         known[job.job_id] = job
         original_put(self, job)
 
-    def held(self: JobBoard, job_id: int, token: bytes) -> Any:
-        if job_id not in self._open and job_id in known:
+    def leased(self: JobBoard, job_id: int, token: bytes) -> Any:
+        if job_id not in self.open and job_id in known:
             original_put(self, known[job_id])
-        return self._open.get(job_id)
+        return self.open.get(job_id)
 
     def check(task: JobTask, request: CompleteJob, epoch_floor: int) -> Any:
         return original_check(task, request, 0)
 
     return replaced(
-        (JobBoard, "_put", put),
-        (JobBoard, "_held", held),
-        (jobs, "check_completion", check),
+        (JobBoard, "put", put),
+        (JobBoard, "leased", leased),
+        (results, "check_completion", check),
         (swap, "check_unchanged", lambda tx, partition: None),
     )
 
 
-@mistake("Gives up the old extents first, and takes in the new ones in a second transaction.", "merging")
+@mistake("Removes the old extents first, and adds the new ones in a second transaction.", "merging")
 def _swap_in_two_steps() -> AbstractContextManager[None]:
-    original = JobBoard._swap
+    original = JobResults._swap
 
-    async def swap_slowly(self: JobBoard, job: Any, change: swap.Swap, request: CompleteJob) -> None:
+    async def swap_slowly(self: JobResults, job: Any, change: swap.Swap, request: CompleteJob) -> None:
         def forget(tx: Any) -> None:
             for partition in change.partitions:
                 for run in partition.removed:
@@ -70,10 +70,10 @@ def _swap_in_two_steps() -> AbstractContextManager[None]:
         await asyncio.sleep(0.2)
         await original(self, job, change, request)
 
-    return replaced((JobBoard, "_swap", swap_slowly), (swap, "check_unchanged", lambda tx, partition: None))
+    return replaced((JobResults, "_swap", swap_slowly), (swap, "check_unchanged", lambda tx, partition: None))
 
 
-@mistake("Deletes what a job has read as soon as its result is uploaded, before the swap.", "merging")
+@mistake("Deletes a job's input as soon as its result is uploaded, before the swap.", "merging")
 def _delete_before_the_swap() -> AbstractContextManager[None]:
     original = Worker._report
 
@@ -86,15 +86,15 @@ def _delete_before_the_swap() -> AbstractContextManager[None]:
     return replaced((Worker, "_report", report))
 
 
-@mistake("Deletes objects at once when their last extent goes, and readers never look at the index again.", "merging")
+@mistake("Deletes objects as soon as their last extent goes, and readers never ask the index again.", "merging")
 def _delete_without_grace() -> AbstractContextManager[None]:
-    original_init, original_delete = Sweeper.__init__, JobBoard._swap
+    original_init, original_delete = Sweeper.__init__, JobResults._swap
 
-    def init(self: Sweeper, **options: Any) -> None:
-        original_init(self, **{**options, "unreferenced_grace_ms": 0})
-        JobBoard.sweeper = self  # type: ignore[attr-defined]
+    def init(self: Sweeper, *parts: Any, **options: Any) -> None:
+        original_init(self, *parts, **{**options, "unreferenced_grace_ms": 0})
+        JobResults.sweeper = self  # type: ignore[attr-defined]
 
-    async def swap_and_sweep(self: JobBoard, job: Any, change: swap.Swap, request: CompleteJob) -> None:
+    async def swap_and_sweep(self: JobResults, job: Any, change: swap.Swap, request: CompleteJob) -> None:
         await original_delete(self, job, change, request)
         asyncio.get_running_loop().create_task(self.sweeper._delete_unreferenced())  # type: ignore[attr-defined]
 
@@ -106,13 +106,13 @@ def _delete_without_grace() -> AbstractContextManager[None]:
 
     return replaced(
         (Sweeper, "__init__", init),
-        (JobBoard, "_swap", swap_and_sweep),
+        (JobResults, "_swap", swap_and_sweep),
         (Reader, "read", read),
         (ClusterView, "_forget_replaced", lambda self, partition_id, end_offset: None),
     )
 
 
-@mistake("Forgets that what nobody refers to now is to be deleted.", "merging")
+@mistake("Never marks unreferenced objects for deletion.", "merging")
 def _replaced_objects_forgotten() -> AbstractContextManager[None]:
     return replaced((swap, "unreference", lambda tx, counts, now_ms: None))
 
@@ -129,7 +129,7 @@ def _merge_out_of_order() -> AbstractContextManager[None]:
     return replaced((JobOutput, "flush", flush))
 
 
-@mistake("Leaves it to the reader to number the batches of merged extents, whatever lies between them.", "compacting")
+@mistake("Lets readers number the batches of merged extents, as if there were no gaps between them.", "compacting")
 def _offsets_not_written() -> AbstractContextManager[None]:
     original = compacting._Replacing._write
 
@@ -143,7 +143,7 @@ def _offsets_not_written() -> AbstractContextManager[None]:
     return replaced((compacting._Replacing, "_write", write))
 
 
-@mistake("Counts offsets one too high when it notes the newest of each key, so that none is the newest.", "compacting")
+@mistake("Notes the newest offset of each key one too high, so that no record is the newest.", "compacting")
 def _newest_value_dropped() -> AbstractContextManager[None]:
     def shifted(base_offset: int, data: Any, end_offset: int) -> ExtentBytes:
         return ExtentBytes(base_offset + 1, data, end_offset + 1)
@@ -156,7 +156,7 @@ def _tombstones_go_at_once() -> AbstractContextManager[None]:
     return replaced((Judge, "tombstones_may_go", lambda self, attributes, base_ms, end_offset: True))
 
 
-@mistake("Takes tombstones for old enough as soon as they were compacted once.", "compacting")
+@mistake("Removes tombstones after their first compaction, before their retention is over.", "compacting")
 def _tombstones_without_retention() -> AbstractContextManager[None]:
     return replaced((Rules, "delete_horizon_ms", property(lambda self: self.now_ms)))
 

@@ -1,71 +1,80 @@
-"""Mistakes in journals: Lightning topics, and what ripcord makes of all others while the control plane is away."""
+"""Mistakes in journals: Lightning topics and Ripcord."""
 
 from contextlib import AbstractContextManager
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from braidlog.agent.journal import Journal
-from braidlog.agent.replaying import JournalExecutor
+from braidlog.agent.journal_jobs import JournalExecutor
 from braidlog.agent.ripcord.producer_ids import ProducerIds, block_start
 from braidlog.agent.ripcord.ripcord import Ripcord
-from braidlog.control import gaps, journal_plan, journals, producer_partition
-from braidlog.control.gaps import Numbers, Standing
-from braidlog.control.journal_plan import JournalPlan
-from braidlog.control.journals import Journals
-from braidlog.control.producer_partition import Judged, ProducerPartition
-from braidlog.control.replays import ReplayNeeds
+from braidlog.control.journals import journals
+from braidlog.control.journals import plan as journal_plan
+from braidlog.control.journals.backlog import JournalBacklog
+from braidlog.control.journals.plan import JournalPlan
+from braidlog.control.journals.replays import ReplayNeeds
+from braidlog.control.log import gaps, producer_partition
+from braidlog.control.log.gaps import Numbers, Standing
+from braidlog.control.log.judgement import OFFSET_UNKNOWN, Judgement, duplicate_of
+from braidlog.control.log.producer_partition import ProducerPartition
 from braidlog.objects.store import AlreadyExists, Bytes, Store
 from braidlog.sim.mistakes.mistake import mistake, replaced
+from braidlog.writing.journal.lazy_sequencing import LazySequencing
+from braidlog.writing.journal.uploader import JournalUploader
 from braidlog.writing.request import Draft, WriteRequest
 
 # ── agents ──
 
 
-@mistake("Acknowledges what is on its way into the journal.", "lightning")
+@mistake("Acknowledges before the journal file is stored.", "lightning")
 def _acknowledge_before_the_journal() -> AbstractContextManager[None]:
-    original = Journal.submit
+    original = JournalUploader.submit
 
-    def submit(self: Journal, draft: Draft) -> None:
-        for requests in draft.groups.values():
+    def submit(self: JournalUploader, draft: Draft) -> None:
+        for requests in draft.partitions.values():
             for request in requests:
                 _acknowledge(request)
         original(self, draft)
 
-    return replaced((Journal, "submit", submit))
+    return replaced((JournalUploader, "submit", submit))
 
 
 def _acknowledge(request: WriteRequest) -> None:
-    on_done, request.on_done = request.on_done, lambda done: None
+    way_back, request.way_back = request.way_back, lambda done: None
     request.error_code = int(ErrorCode.none)
     request.base_offset = 0
-    on_done(request)
+    way_back(request)
 
 
-@mistake("Takes whatever it finds in its slot for its own file, fences too.", "lightning")
+@mistake("Waits for the answer to each file before it commits the next one.", "lightning-busy")
+def _one_file_at_a_time() -> AbstractContextManager[None]:
+    return replaced((LazySequencing, "_let_others_follow", lambda self, draft: False))
+
+
+@mistake("Takes any object in its slot for its own file, even a fence.", "lightning")
 def _fence_ignored() -> AbstractContextManager[None]:
-    async def put_or_find(self: Journal, draft: Draft) -> bool:
+    async def put_or_find(self: JournalUploader, draft: Draft) -> bool:
         try:
             await self._store.put(draft.key, draft.packed)
         except AlreadyExists:
             pass
         return True
 
-    return replaced((Journal, "_put_or_find", put_or_find))
+    return replaced((JournalUploader, "_put_or_find", put_or_find))
 
 
-@mistake("Puts its file over the fence that it finds in its slot.", "lightning")
+@mistake("Overwrites the fence in its slot with its file.", "lightning")
 def _fence_overwritten() -> AbstractContextManager[None]:
-    async def put_or_find(self: Journal, draft: Draft) -> bool:
+    async def put_or_find(self: JournalUploader, draft: Draft) -> bool:
         store: Store = self._store
         packed: Bytes = draft.packed
         await store.put(draft.key, packed, overwrite=True)
         return True
 
-    return replaced((Journal, "_put_or_find", put_or_find))
+    return replaced((JournalUploader, "_put_or_find", put_or_find))
 
 
-@mistake("Takes a listing of a sequence for the proof that no other file will ever be there.", "lightning")
+@mistake("Treats the listing of an unsealed journal sequence as complete.", "lightning")
 def _absence_without_a_seal() -> AbstractContextManager[None]:
     async def seal(self: JournalExecutor, task: Any) -> set[int]:
         return set()
@@ -73,7 +82,7 @@ def _absence_without_a_seal() -> AbstractContextManager[None]:
     return replaced((JournalExecutor, "_seal", seal), (journals, "should_seal", lambda *about: True))
 
 
-@mistake("Gives producers ids of a block that it has not claimed.", "ripcord")
+@mistake("Gives producers ids from a block that it has not claimed.", "ripcord")
 def _producer_ids_unclaimed() -> AbstractContextManager[None]:
     async def claim(self: ProducerIds) -> None:
         self._next, self._end = block_start(0), block_start(1)
@@ -81,7 +90,7 @@ def _producer_ids_unclaimed() -> AbstractContextManager[None]:
     return replaced((ProducerIds, "_claim", claim))
 
 
-@mistake("Lets topics leave the journal as soon as the control plane is back, whatever is not sequenced.", "ripcord")
+@mistake("Stops journaling as soon as the control plane is back, before the journals are sequenced.", "ripcord")
 def _journal_left_too_early() -> AbstractContextManager[None]:
     return replaced((Ripcord, "await_replay", lambda self: None))
 
@@ -89,7 +98,7 @@ def _journal_left_too_early() -> AbstractContextManager[None]:
 # ── the control plane ──
 
 
-@mistake("Takes a scan for replayed when it has ended.", "ripcord")
+@mistake("Treats everything that a scan has found as replayed.", "ripcord")
 def _scan_taken_for_a_replay() -> AbstractContextManager[None]:
     original = ReplayNeeds._advance
 
@@ -101,22 +110,22 @@ def _scan_taken_for_a_replay() -> AbstractContextManager[None]:
     return replaced((ReplayNeeds, "_advance", advance))
 
 
-@mistake("Appends an idempotent producer's batches as they come, whatever is missing before them.", "lightning")
+@mistake("Appends an idempotent producer's batches as they come, even after a gap.", "lightning")
 def _nothing_waits() -> AbstractContextManager[None]:
     original = ProducerPartition.judge_journaled
 
-    def judge(self: ProducerPartition, *batch: int, any_start: bool, force: bool = False) -> Judged:
+    def judge(self: ProducerPartition, *batch: int, any_start: bool, force: bool = False) -> Judgement:
         return original(self, *batch, any_start=any_start, force=True)
 
     return replaced((ProducerPartition, "judge_journaled", judge))
 
 
-@mistake("Keeps batches that wait in memory only.", "lightning-sleepers")
+@mistake("Keeps held batches in memory only.", "lightning-sleepers")
 def _held_in_memory() -> AbstractContextManager[None]:
     return replaced((journal_plan, "write_held", lambda tx, batches: None))
 
 
-@mistake("Drops batches that have waited long enough.", "lightning-crowded")
+@mistake("Drops batches that were held for long.", "lightning-crowded")
 def _given_up_means_dropped() -> AbstractContextManager[None]:
     original = JournalPlan.release
 
@@ -132,7 +141,7 @@ def _given_up_means_dropped() -> AbstractContextManager[None]:
     return replaced((JournalPlan, "release", release))
 
 
-@mistake("Forgets a gap when it is given up, so that what arrives late is taken for a duplicate.", "lightning-crowded")
+@mistake("Forgets a gap when it is given up, so that late batches look like duplicates.", "lightning-crowded")
 def _late_batches_dropped() -> AbstractContextManager[None]:
     def take(numbers: Numbers, start: int, end: int) -> Numbers:
         return Numbers(numbers.epoch, max(numbers.next, end))
@@ -140,7 +149,7 @@ def _late_batches_dropped() -> AbstractContextManager[None]:
     return replaced((producer_partition, "take", take))
 
 
-@mistake("Takes every number below the highest for one that was sequenced.", "lightning-crowded")
+@mistake("Treats every sequence number below the highest as sequenced.", "lightning-crowded")
 def _highest_number_counts() -> AbstractContextManager[None]:
     def standing(numbers: Numbers, start: int, end: int) -> Standing:
         return Standing.SEQUENCED if start < numbers.next else gaps.standing(numbers, start, end)
@@ -148,14 +157,14 @@ def _highest_number_counts() -> AbstractContextManager[None]:
     return replaced((producer_partition, "standing", standing))
 
 
-@mistake("Drops an epoch's batches that come behind those of a later one.", "lightning-crowded")
+@mistake("Drops batches of an older producer epoch that arrive after a newer one's.", "lightning-crowded")
 def _older_epoch_refused() -> AbstractContextManager[None]:
-    def judge(self: ProducerPartition, *batch: int, any_start: bool, force: bool) -> Judged:
-        return Judged.DUPLICATE
+    def judge(self: ProducerPartition, *batch: int, any_start: bool, force: bool) -> Judgement:
+        return duplicate_of(OFFSET_UNKNOWN)
 
     return replaced((ProducerPartition, "_judge_older", judge))
 
 
-@mistake("Forgets producers that were silent for long, though journals are not replayed.", "lightning-outage")
+@mistake("Forgets silent producers although journals are not replayed.", "lightning-outage")
 def _producers_expire_in_the_outage() -> AbstractContextManager[None]:
-    return replaced((Journals, "sequenced_until_ms", lambda self: self._clock.wall_ms()))
+    return replaced((JournalBacklog, "sequenced_until_ms", lambda self: self._clock.wall_ms()))

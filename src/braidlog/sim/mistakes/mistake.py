@@ -1,4 +1,4 @@
-"""What a planted mistake is, and the list that they register in."""
+"""A planted mistake, and the table of all of them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -10,14 +10,15 @@ from typing import Any
 class Mistake:
     name: str
     what: str
-    """What it does wrong, in a sentence."""
+    """A sentence that says what it does wrong."""
     plant: Callable[[], AbstractContextManager[None]]
     scenario: str = "mixed"
-    """Where it shows soonest."""
+    """The scenario that finds it soonest."""
 
 
 @contextmanager
 def replaced(*replacements: tuple[Any, str, Any]) -> Iterator[None]:
+    """Replace attributes until the context ends: each owner, name and wrong value."""
     originals = [(owner, name, owner.__dict__[name]) for owner, name, _ in replacements]
     for owner, name, wrong in replacements:
         setattr(owner, name, wrong)
@@ -35,6 +36,11 @@ Plant = Callable[[], AbstractContextManager[None]]
 
 
 def mistake(what: str, scenario: str = "mixed") -> Callable[[Plant], Plant]:
+    """Register a function that plants a mistake.
+
+    The function's name, with dashes, is the mistake's name. `what` says what goes wrong, and `scenario` finds it.
+    """
+
     def register(plant: Plant) -> Plant:
         name = plant.__name__.strip("_").replace("_", "-")
         MISTAKES[name] = Mistake(name, what, plant, scenario)

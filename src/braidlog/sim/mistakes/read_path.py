@@ -5,16 +5,16 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from braidlog.agent.agent import Agent
-from braidlog.agent.apis import api_02_list_offsets
-from braidlog.agent.follower import FeedFollower
-from braidlog.agent.view import ClusterView
+from braidlog.agent.apis.records import api_02_list_offsets
+from braidlog.agent.apis.records.services import RecordServices
+from braidlog.agent.cluster.follower import FeedFollower
+from braidlog.agent.cluster.view import ClusterView
 from braidlog.cache.blocks import BlockCache
 from braidlog.control.interface import FeedRequest, PartitionBounds
 from braidlog.sim.mistakes.mistake import mistake, replaced
 
 
-@mistake("Goes on after a gap in the change feed as if nothing was missing.")
+@mistake("Ignores a gap in the change feed.")
 def _lose_the_feeds_gap() -> AbstractContextManager[None]:
     original_append = ClusterView._append
 
@@ -36,19 +36,19 @@ def _lose_the_feeds_gap() -> AbstractContextManager[None]:
     return replaced((ClusterView, "_append", append), (FeedFollower, "run", run))
 
 
-@mistake("Answers where a log ends from memory instead of asking.")
+@mistake("Answers where a log ends from its own view, without asking the control plane.")
 def _latest_from_memory() -> AbstractContextManager[None]:
     original = api_02_list_offsets._find
 
-    async def find(agent: Agent, partition: Any, bounds: PartitionBounds, timestamp_ms: int) -> Any:
+    async def find(services: RecordServices, partition: Any, bounds: PartitionBounds, timestamp_ms: int) -> Any:
         if timestamp_ms == api_02_list_offsets.LATEST:
             return ErrorCode.none, (partition.high_watermark, -1)
-        return await original(agent, partition, bounds, timestamp_ms)
+        return await original(services, partition, bounds, timestamp_ms)
 
     return replaced((api_02_list_offsets, "_find", find))
 
 
-@mistake("Keeps blocks in the cache under their object's number in its epoch, which other agents use too.")
+@mistake("Caches blocks under the object's number alone, which other agents use too.")
 def _cache_mixes_objects_up() -> AbstractContextManager[None]:
     original_keep, original_found = BlockCache._keep, BlockCache._found
 

@@ -5,17 +5,16 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from braidlog.scheduling import regrouping
-from braidlog.scheduling.groups import buddy, members
 from braidlog.scheduling.loads import group_load
 from braidlog.scheduling.policy import Adaptive
 from braidlog.scheduling.regrouping import Merge, RegroupThresholds, Split, Standing
+from braidlog.scheduling.shard_groups import buddy, members
 from braidlog.sim.mistakes.mistake import mistake, replaced
-from braidlog.writing import regrouping as groups_on_the_board
-from braidlog.writing.board import Clearance, Outcome, Ring
-from braidlog.writing.offering import Offering
-from braidlog.writing.pulling import PulledDraft, Pulling
 from braidlog.writing.request import WriteRequest
-from braidlog.writing.sharing import Sharing
+from braidlog.writing.shards.board import Clearance, Outcome, Ring
+from braidlog.writing.shards.outbox import Outbox
+from braidlog.writing.shards.puller import PulledDraft, Puller
+from braidlog.writing.shards.scheduler import ShardScheduler
 
 
 @mistake("The higher of two buddies merges them.", "shards")
@@ -33,18 +32,14 @@ def _merge_by_the_higher_buddy() -> AbstractContextManager[None]:
         is_calm = regrouping._fit_one_stream(thresholds, own, other)
         return Merge(shard, members(groups, lower)) if is_calm else None
 
-    def merge(groups: list[int], group: int) -> list[int]:
-        other = buddy(groups, group)
-        return [group if each == other else each for each in groups]
-
-    return replaced((Adaptive, "regroup", regroup), (groups_on_the_board, "merge", merge))
+    return replaced((Adaptive, "regroup", regroup))
 
 
 @mistake("Keeps the group's lock until the upload is over.", "restless")
 def _lock_held_in_the_upload() -> AbstractContextManager[None]:
-    original_take, original_uploaded = Sharing._take_turn, Sharing.uploaded
+    original_take, original_uploaded = ShardScheduler._pull_if_due, ShardScheduler.uploaded
 
-    def take_turn(self: Sharing) -> float | None:
+    def pull_if_due(self: ShardScheduler) -> float | None:
         kept: list[int] = []
         uploads = self._shared_in_flight
         give = self._locks.give
@@ -59,16 +54,16 @@ def _lock_held_in_the_upload() -> AbstractContextManager[None]:
                 else:
                     give(group)
 
-    def uploaded(self: Sharing, draft: Any) -> None:
+    def uploaded(self: ShardScheduler, draft: Any) -> None:
         kept = self.__dict__.get("_kept")
         if isinstance(draft, PulledDraft) and kept:
             self._locks.give(kept.pop())
         original_uploaded(self, draft)
 
-    return replaced((Sharing, "_take_turn", take_turn), (Sharing, "uploaded", uploaded))
+    return replaced((ShardScheduler, "_pull_if_due", pull_if_due), (ShardScheduler, "uploaded", uploaded))
 
 
-@mistake("A batch that another shard has pulled may be sequenced at once, whatever is still on its way.", "restless")
+@mistake("Sequences a batch that another shard has pulled at once, before earlier ones.", "restless")
 def _order_lost_between_shards() -> AbstractContextManager[None]:
     def clearance(self: Ring, ticket: int) -> Clearance:
         return Clearance.CLEAR
@@ -76,43 +71,43 @@ def _order_lost_between_shards() -> AbstractContextManager[None]:
     return replaced((Ring, "clearance", clearance))
 
 
-@mistake("Once a shard is alone, its batches no longer wait for those that others have pulled.", "restless")
+@mistake("Lets the batches of a shard that is alone again overtake those that others have pulled.", "restless")
 def _order_lost_across_a_split() -> AbstractContextManager[None]:
-    original = Sharing._stop_sharing
+    original = ShardScheduler._stop_sharing
 
-    def stop_sharing(self: Sharing) -> bool:
-        stopped = original(self)
+    def stop_sharing(self: ShardScheduler, *, unless_joined: bool) -> bool:
+        stopped = original(self, unless_joined=unless_joined)
         if stopped:
-            self._order._latest.clear()
+            self._outbox._order._latest.clear()
         return stopped
 
-    return replaced((Sharing, "_stop_sharing", stop_sharing))
+    return replaced((ShardScheduler, "_stop_sharing", stop_sharing))
 
 
-@mistake("What waits in a shard's batcher stays there when its group grows, and later batches overtake it.", "shards")
+@mistake("Leaves requests in a shard's batcher when its group grows, so that later ones overtake them.", "shards")
 def _order_lost_across_a_merge() -> AbstractContextManager[None]:
-    def start_sharing(self: Sharing) -> None:
+    def start_sharing(self: ShardScheduler) -> None:
         self._is_sharing = True
 
-    return replaced((Sharing, "_start_sharing", start_sharing))
+    return replaced((ShardScheduler, "_start_sharing", start_sharing))
 
 
-@mistake("Answers for a batch whose uploader has died as if it had been written.", "shards")
+@mistake("Acknowledges a batch whose uploader has died.", "shards")
 def _acknowledge_what_died() -> AbstractContextManager[None]:
-    original = Offering._lose
+    original = Outbox._lose
 
-    def lose(self: Offering, ticket: int, puller: Any) -> None:
+    def lose(self: Outbox, ticket: int, puller: Any) -> None:
         if ticket % 2:
             self.finish(ticket, Outcome(0, 0, 0))
         else:
             original(self, ticket, puller)
 
-    return replaced((Offering, "_lose", lose))
+    return replaced((Outbox, "_lose", lose))
 
 
-@mistake("Takes whatever lies in a slot for the outcome of the batch that uses it now.", "shards")
+@mistake("Takes a slot's old outcome for that of the batch that uses it now.", "shards")
 def _stale_outcome_taken() -> AbstractContextManager[None]:
-    from braidlog.writing import board
+    from braidlog.writing.shards import board
 
     original_publish = Ring.publish
 
@@ -133,21 +128,21 @@ def _stale_outcome_taken() -> AbstractContextManager[None]:
     return replaced((Ring, "publish", publish), (Ring, "outcome", outcome))
 
 
-@mistake("Moves a ring's head before it has read what it takes, and is interrupted in between.", "shards")
+@mistake("Moves the head of a shard's queue before it has read the batch, and is interrupted in between.", "shards")
 def _pull_loses_a_batch() -> AbstractContextManager[None]:
-    original = Pulling.pull
+    original = Puller.pull
 
-    def pull(self: Pulling, shards: Any, bytes_target: int) -> PulledDraft | None:
+    def pull(self: Puller, shards: Any, bytes_target: int) -> PulledDraft | None:
         draft = original(self, shards, bytes_target)
-        if draft is not None and len(draft.firsts) > 1 and self._board.turn(shards[0]) % 7 == 0:
-            last = next(reversed(draft.groups))
-            for request in draft.groups.pop(last):
+        if draft is not None and len(draft.firsts) > 1 and self._board.pull_count(shards[0]) % 7 == 0:
+            last = next(reversed(draft.partitions))
+            for request in draft.partitions.pop(last):
                 asyncio.get_running_loop().call_soon(_pretend, request)
         return draft
 
-    return replaced((Pulling, "pull", pull))
+    return replaced((Puller, "pull", pull))
 
 
 def _pretend(request: WriteRequest) -> None:
     request.base_offset = 0
-    request.on_done(request)
+    request.way_back(request)

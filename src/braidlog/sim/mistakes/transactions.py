@@ -1,17 +1,19 @@
-"""Mistakes about transactions."""
+"""Mistakes in transactions."""
 
 import asyncio
 from contextlib import AbstractContextManager
 from typing import Any
 
-from braidlog.agent.view import ClusterView, PartitionView
-from braidlog.control import transaction_plans, transactions
-from braidlog.control.error_codes import ErrorCode
+from kio.schema.errors import ErrorCode
+
+from braidlog.agent.cluster.view import ClusterView, PartitionView
 from braidlog.control.interface import CommitOffsetsAnswer, CommitTransactionOffsets, TransactionOwner
 from braidlog.control.partitions import PartitionState
-from braidlog.control.transaction_plans import AppendPlan, EndPlan
-from braidlog.control.transaction_rounds import Round
-from braidlog.control.transaction_state import Ending, Transactional
+from braidlog.control.transactions import coordinator as transactions
+from braidlog.control.transactions import plans as transaction_plans
+from braidlog.control.transactions.plans import AppendPlan, EndPlan
+from braidlog.control.transactions.rounds import Round
+from braidlog.control.transactions.state import Ending, Transactional
 from braidlog.objects.layout import BatchEntry
 from braidlog.sim.mistakes.mistake import mistake, replaced
 
@@ -19,12 +21,12 @@ SCENARIO = "transactions"
 CRASHES = "transaction-crashes"
 
 
-@mistake("Serves readers of committed data what is written, decided or not.", SCENARIO)
+@mistake("Serves undecided records to readers of committed data.", SCENARIO)
 def _serve_past_the_stable_offset() -> AbstractContextManager[None]:
     return replaced((PartitionView, "last_stable_offset", property(lambda self: self.high_watermark)))
 
 
-@mistake("Ends a transaction in the first of its partitions, and takes the others as done.", SCENARIO)
+@mistake("Writes the marker of a transaction only into its first partition.", SCENARIO)
 def _marker_in_one_partition_only() -> AbstractContextManager[None]:
     original = EndPlan._add_marker
 
@@ -44,7 +46,7 @@ def _decision_before_the_markers() -> AbstractContextManager[None]:
     original = transactions.Transactions._run_round
 
     class Slow:
-        """A metadata store that is given the decision first, and the rest after a while."""
+        """A metadata store that writes the decision first, and the rest after a while."""
 
         def __init__(self, inner: Any) -> None:
             self._inner = inner
@@ -78,13 +80,13 @@ def _decision_before_the_markers() -> AbstractContextManager[None]:
     return replaced((transactions.Transactions, "_run_round", run_round))
 
 
-@mistake("Takes a late batch of a transaction that is over, and by that opens another one.", CRASHES)
+@mistake("Accepts a late batch of a transaction that has ended, which opens another one.", CRASHES)
 def _late_batch_after_the_marker() -> AbstractContextManager[None]:
     original = AppendPlan.admit
 
     def admit(self: AppendPlan, batch: BatchEntry, state: PartitionState) -> int:
         code = original(self, batch, state)
-        is_late = code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_EPOCH)
+        is_late = code in (ErrorCode.invalid_txn_state, ErrorCode.invalid_producer_epoch)
         return 0 if is_late else code
 
     return replaced((AppendPlan, "admit", admit))
@@ -97,21 +99,21 @@ def _offsets_before_the_commit() -> AbstractContextManager[None]:
     async def commit_offsets(self: transactions.Transactions, request: CommitTransactionOffsets) -> CommitOffsetsAnswer:
         answer = await original(self, request)
         if not any(answer.error_codes):
-            await self._groups.commit_offsets(request.commit)
+            await self._groups.commit_offsets(request.commit)  # type: ignore[attr-defined]
         return answer
 
     return replaced((transactions.Transactions, "commit_offsets", commit_offsets))
 
 
-@mistake("Lets a producer that was fenced off end the transaction of its successor.", SCENARIO)
+@mistake("Lets a fenced producer end the transaction of its successor.", SCENARIO)
 def _fenced_producer_may_commit() -> AbstractContextManager[None]:
     def check_owner(self: Transactional, owner: TransactionOwner) -> int:
-        return 0 if owner.producer_id == self.producer_id else int(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        return 0 if owner.producer_id == self.producer_id else int(ErrorCode.invalid_producer_id_mapping)
 
     return replaced((Transactional, "check_owner", check_owner))
 
 
-@mistake("Gives a new producer the transaction that the one before it left open.", SCENARIO)
+@mistake("Lets a new producer inherit the open transaction of its predecessor.", SCENARIO)
 def _pending_transaction_inherited() -> AbstractContextManager[None]:
     original = transactions.Transactions._renew
 
@@ -145,7 +147,7 @@ def _open_transactions_not_durable() -> AbstractContextManager[None]:
     )
 
 
-@mistake("Believes that a log it has just loaded has nothing aborted in it.", SCENARIO)
+@mistake("Assumes that a log it has just loaded has no aborted transactions.", SCENARIO)
 def _aborted_ones_forgotten_at_a_reload() -> AbstractContextManager[None]:
     original = ClusterView._load_bounds
 

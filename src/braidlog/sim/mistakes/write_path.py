@@ -7,34 +7,35 @@ from typing import Any
 import msgspec
 
 from braidlog.agent.agent import Agent
-from braidlog.agent.sequencing import Sequencing
 from braidlog.control.interface import CommitObject, ObjectVerdict
 from braidlog.objects.format import decode_footer_bytes, encode_footer
 from braidlog.objects.keys import data_key, parse_data_key
-from braidlog.objects.retrying import RetryingStore
+from braidlog.objects.retries import RetryingStore
 from braidlog.objects.store import AlreadyExists, Store, StoreError
 from braidlog.runtime.errors import ControlUnavailable, DeadlineExceeded
 from braidlog.sim.mistakes.mistake import mistake, replaced
-from braidlog.sim.process import CURRENT
+from braidlog.sim.virtual.process import CURRENT
 from braidlog.writing.batcher import Batcher
 from braidlog.writing.order import Order
+from braidlog.writing.path import WritePath
 from braidlog.writing.request import Draft, WriteRequest
+from braidlog.writing.sequencing import Sequencing
 from braidlog.writing.uploader import Uploader
+from braidlog.writing.uploads import Uploads
 
 
-@mistake("Acknowledges while the upload is still under way, and hopes for the best.")
+@mistake("Acknowledges while the upload is still in flight.")
 def _acknowledge_before_the_put() -> AbstractContextManager[None]:
-    async def upload(self: Uploader, draft: Draft) -> None:
-        packed = draft.packed
-        self._next.submit(draft)
+    async def upload(self: Uploads, draft: Draft, put: Any, _: int) -> None:
+        self.next_stage.submit(draft)
         try:
-            await self._store.put(draft.key, packed)
+            await put(draft)
         except StoreError:
             pass
         finally:
-            self._on_finished(draft)
+            self.on_ended(draft)
 
-    return replaced((Uploader, "_upload", upload))
+    return replaced((Uploads, "_upload", upload))
 
 
 @mistake("Sequences objects in the order in which their uploads finish.")
@@ -56,16 +57,14 @@ def _place_taken_late() -> AbstractContextManager[None]:
     return replaced((Batcher, "submit", submit))
 
 
-@mistake("Takes any object that is already there for its own, under names that a restart repeats.", "crashes")
+@mistake("Takes any existing object for its own, with keys that a restart repeats.", "crashes")
 def _exists_already_taken_for_ours() -> AbstractContextManager[None]:
-    original_init, original_put = Agent.__init__, RetryingStore.put
+    original_build, original_put = Agent._build_write_path, RetryingStore.put
 
-    def init(self: Agent, *arguments: Any, **options: Any) -> None:
-        original_init(self, *arguments, **options)
+    def build_write_path(self: Agent, link: Any) -> WritePath:
         process = CURRENT.get()
         self.incarnation = process.host if process is not None else "agent"
-        self._batcher = self._build_write_path(None)
-        self.write_path = self._batcher
+        return original_build(self, link)
 
     async def put(self: RetryingStore, key: str, data: Any, *, overwrite: bool = False) -> str | None:
         try:
@@ -73,10 +72,10 @@ def _exists_already_taken_for_ours() -> AbstractContextManager[None]:
         except AlreadyExists:
             return None
 
-    return replaced((Agent, "__init__", init), (RetryingStore, "put", put))
+    return replaced((Agent, "_build_write_path", build_write_path), (RetryingStore, "put", put))
 
 
-@mistake("Acknowledges every batch of an object that was sequenced, refused ones too.")
+@mistake("Acknowledges every batch of a sequenced object, refused ones too.")
 def _refusals_ignored() -> AbstractContextManager[None]:
     original = Sequencing._acknowledge
 
@@ -106,14 +105,14 @@ def _first_offset_for_all() -> AbstractContextManager[None]:
     return replaced((Sequencing, "_acknowledge", acknowledge))
 
 
-@mistake("Uploads and commits an object anew, under another name, when the answer to its commit is lost.")
+@mistake("Uploads and commits an object again, under another key, when the answer to its commit is lost.")
 def _sequence_twice() -> AbstractContextManager[None]:
-    original_upload = Uploader._upload
+    original_put = Uploader._put
     stores: dict[str, Store] = {}
 
-    async def upload(self: Uploader, draft: Draft) -> None:
+    async def put(self: Uploader, draft: Draft) -> None:
         stores[draft.key] = self._store
-        await original_upload(self, draft)
+        await original_put(self, draft)
 
     async def commit(self: Sequencing, draft: Draft, _: float) -> ObjectVerdict:
         key, footer = draft.key, decode_footer_bytes(draft.footer)
@@ -132,4 +131,4 @@ def _sequence_twice() -> AbstractContextManager[None]:
                 footer = msgspec.structs.replace(footer, nonce=self._entropy.token(16))
                 await stores[draft.key].put(key, draft.packed)
 
-    return replaced((Uploader, "_upload", upload), (Sequencing, "_commit", commit))
+    return replaced((Uploader, "_put", put), (Sequencing, "_commit", commit))

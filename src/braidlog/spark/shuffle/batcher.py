@@ -1,5 +1,7 @@
-"""The map side: rows into batches, batches into the store, and a notification for each partition of those that are
-there."""
+"""The map side: packs rows into batches and uploads them.
+
+It makes a notification for each partition of a batch.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -17,33 +19,39 @@ from braidlog.runtime.entropy import Entropy
 from braidlog.runtime.tasks import TaskGroup
 from braidlog.spark.errors import JobError
 from braidlog.spark.shuffle.buffers import BATCH_BYTES_MAX, Chunk, Splitter, ZoneBuffer
-from braidlog.spark.shuffle.notifying import Notification
-from braidlog.spark.shuffle.packing import COMPRESSIONS, PackedBatch, pack_batch
+from braidlog.spark.shuffle.encoder import COMPRESSIONS, BatchIdentity, PackedBatch, pack_batch
+from braidlog.spark.shuffle.notification import Notification
 from braidlog.writing.arena import REGION_BYTES, Arena
 
 ARENA_BYTES = 128 * 1024 * 1024
-"""Memory that is kept for batches although there are none: fresh memory costs more than all that is done with it."""
+"""Memory that stays allocated between batches: fresh memory costs more than everything that is done with it."""
 CHUNK_BYTES_MAX = 16 * 1024 * 1024
-"""Larger pieces of input are taken in parts."""
+"""Larger input batches are processed in parts."""
 
 
 def arena_for(batch_bytes: int) -> Arena:
-    """Memory for batches of such a size. The arena keeps what is at most half of a region, and the last batch of a task
-    has half as much again. So a region holds two of those, or three others, with what describes their extents."""
+    """Make an arena for batches of this size.
+
+    An arena reuses allocations of at most half a region. The last batch of a task may be half as large again as the
+    others. So a region holds two such last batches, or three others, together with the description of their extents.
+    """
     return Arena(free_bytes_max=ARENA_BYTES, region_bytes=max(REGION_BYTES, batch_bytes * 13 // 4))
 
 
 class BatchWriter(Protocol):
-    """Where batches go: a store, or a cache in front of one."""
+    """Writes batches: a store, or a cache in front of one."""
 
     async def put(self, key: str, data: Bytes) -> object: ...
 
 
 class Sharer(Protocol):
-    """Who fills batches together with others."""
+    """Packs the rows of several tasks into batches together."""
 
     async def share(self, runs: Mapping[str, Sequence[Chunk]]) -> list[Notification] | None:
-        """Notifications of these chunks of each zone, when they are in the store. None: it cannot be done now."""
+        """Store these chunks of each zone and return their notifications.
+
+        None: it cannot be done now.
+        """
         ...
 
 
@@ -55,16 +63,16 @@ class BatcherSettings:
     compression: str = "lz4"
     uploads_in_flight_max: int = 4
     linger: float = 0.0
-    """What a batch waits for beyond its size, as a part of it, so that the end of the input leaves no small one over.
-    It makes fewer batches of input that ends, and only adds latency where it does not."""
+    """How much more than `batch_bytes` a batch waits for, as a share of it, so that no small batch is left at the end.
+    It saves batches where the input ends. Where the input does not end, it only adds latency."""
     zone: str = ""
-    """Where the batcher itself is."""
+    """The zone of the batcher itself."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch_bytes <= BATCH_BYTES_MAX:
-            raise JobError(f"batches of {self.batch_bytes} bytes", help=f"1 to {BATCH_BYTES_MAX} are possible.")
+            raise JobError(f"a batch cannot have {self.batch_bytes} bytes", help=f"Use 1 to {BATCH_BYTES_MAX}.")
         if self.linger < 0 or self.interval_s <= 0 or self.uploads_in_flight_max < 1:
-            raise JobError("a batcher needs an interval above zero and at least one upload at a time")
+            raise JobError("the batch interval must be above zero, and at least one upload must be allowed at a time")
         if self.compression not in COMPRESSIONS:
             raise JobError(f"unknown compression {self.compression!r}", help=f"Use one of {', '.join(COMPRESSIONS)}.")
 
@@ -78,9 +86,41 @@ class BatcherStatistics:
     notifications: int
 
 
+class BatchPacker:
+    """Packs the batches of one writer, and numbers them."""
+
+    def __init__(
+        self, settings: BatcherSettings, *, clock: Clock, entropy: Entropy, arena: Arena | None = None
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._entropy = entropy
+        self._arena = arena if arena is not None else arena_for(settings.batch_bytes)
+        self._incarnation = entropy.token(16).hex()
+        self._number = 0
+
+    def pack(self, chunks: Sequence[Chunk], owners: Sequence[int] | None = None) -> PackedBatch:
+        """Pack rows into the next batch. `owners` is as in `pack_batch`."""
+        settings = self._settings
+        identity = BatchIdentity(
+            key=shuffle_key(settings.job, self._incarnation, self._number),
+            job=settings.job,
+            incarnation=self._incarnation,
+            zone=settings.zone,
+            nonce=self._entropy.token(16),
+            created_ms=self._clock.wall_ms(),
+        )
+        packed = pack_batch(chunks, identity, compression=settings.compression, arena=self._arena, owners=owners)
+        self._number += 1
+        return packed
+
+
 class Batcher:
-    """Use from one event loop. What was added is in the store, and its notifications are out, when `finish` returns.
-    Where an upload failed, `finish` fails, and so does every call after it: none of its batches is then to be used."""
+    """Packs and uploads the rows of one task. Use from one event loop.
+
+    When `finish` returns, all added rows are in the store and their notifications can be taken. If an upload fails,
+    `finish` fails, and so does every later call: none of the batches may be used then.
+    """
 
     def __init__(
         self,
@@ -94,20 +134,19 @@ class Batcher:
         on_uploaded: Callable[[], object] | None = None,
         sharer: Sharer | None = None,
     ) -> None:
-        """`arena`: memory for batches, which batchers of one process may share. `on_uploaded` is called when there are
-        notifications to take. What is left at the end goes to the `sharer`, and is written here where it cannot."""
+        """Make a batcher. `zone_of_partition` has the destination zone of each partition.
+
+        Batchers of one process may share an `arena`. `on_uploaded` is called when there are notifications to take. The
+        rows left at the end go to the `sharer`; the batcher writes them itself if the sharer cannot.
+        """
         self._sharer = sharer
         self._on_uploaded = on_uploaded
         self._store = store
-        self._arena = arena if arena is not None else arena_for(settings.batch_bytes)
         self._settings = settings
-        self._clock = clock
-        self._entropy = entropy
         self._splitter = Splitter(zone_of_partition)
         self._buffers = {zone: ZoneBuffer(settings.batch_bytes, settings.linger) for zone in self._splitter.zones}
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._incarnation = entropy.token(16).hex()
-        self._number = 0
+        self._packer = BatchPacker(settings, clock=clock, entropy=entropy, arena=arena)
         self._slots = asyncio.Semaphore(settings.uploads_in_flight_max)
         self._uploads = TaskGroup("shuffle uploads", errors_are_awaited=True)
         self._closing = asyncio.Lock()
@@ -116,7 +155,10 @@ class Batcher:
         self._batches = self._rows = self._rows_bytes = self._stored_bytes = self._notifications = 0
 
     async def add(self, rows: pa.RecordBatch, partitions: npt.NDArray[np.int32]) -> None:
-        """Take in rows with the partition of each. Waits while as many uploads are under way as may be."""
+        """Add rows with the partition of each.
+
+        Waits while the maximum number of uploads is under way.
+        """
         for start, part in _parts(rows):
             self._raise_failure()
             for zone, chunk in self._splitter.split(part, partitions[start : start + part.num_rows]):
@@ -146,7 +188,7 @@ class Batcher:
             buffer = self._buffers[zone]
             if buffer.is_full:
                 await self._slots.acquire()
-                self._start_timer(zone)  # what stays came later
+                self._start_timer(zone)  # the remaining rows came later
                 self._upload(zone, buffer.take_full())
 
     async def _close_rest(self, zone: str) -> None:
@@ -158,7 +200,10 @@ class Batcher:
             self._stop_timer(zone)
 
     async def _share_rest(self, sharer: Sharer) -> None:
-        """Hand over what does not fill a batch. It is kept until it is in the store."""
+        """Hand over the rows that do not fill a batch.
+
+        They are kept until they are in the store.
+        """
         async with self._closing:
             runs: dict[str, list[Chunk]] = {}
             for zone, buffer in self._buffers.items():
@@ -181,31 +226,15 @@ class Batcher:
             self._notifications += len(notifications)
 
     def _upload(self, zone: str, chunks: Sequence[Chunk]) -> None:
-        """Whoever calls has acquired a slot."""
+        """Pack and start an upload. The caller has acquired a slot."""
         try:
-            packed = self._pack(chunks)
+            packed = self._packer.pack(chunks)
         except BaseException as error:
             self._slots.release()
             self._failure = self._failure or error
             raise
         self._buffers[zone].learn(packed.rows_bytes, len(packed.data))
         self._uploads.spawn(self._put(packed))
-
-    def _pack(self, chunks: Sequence[Chunk]) -> PackedBatch:
-        settings = self._settings
-        packed = pack_batch(
-            chunks,
-            key=shuffle_key(settings.job, self._incarnation, self._number),
-            job=settings.job,
-            incarnation=self._incarnation,
-            zone=settings.zone,
-            compression=settings.compression,
-            nonce=self._entropy.token(16),
-            created_ms=self._clock.wall_ms(),
-            arena=self._arena,
-        )
-        self._number += 1
-        return packed
 
     async def _put(self, packed: PackedBatch) -> None:
         try:
@@ -225,13 +254,13 @@ class Batcher:
             self._on_uploaded()
 
     def take_finished(self) -> list[Notification]:
-        """Notifications of uploads that have finished, each once."""
+        """Return the notifications of uploads that have finished since the last call."""
         self._raise_failure()
         finished, self._finished = self._finished, []
         return finished
 
     async def finish(self) -> None:
-        """Close every batch and wait for every upload: the commit."""
+        """Close every batch and wait for every upload. This is the commit."""
         self._raise_failure()
         if self._sharer is not None:
             await self._share_rest(self._sharer)
@@ -241,7 +270,7 @@ class Batcher:
         self._raise_failure()
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel all uploads."""
         for zone in list(self._timers):
             self._stop_timer(zone)
         await self._uploads.cancel_all()

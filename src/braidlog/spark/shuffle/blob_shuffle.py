@@ -1,6 +1,9 @@
-"""`BlobShuffle`: what people change in a Spark job, a line for each shuffle."""
+"""`BlobShuffle`: the public entry to shuffles.
 
-from collections.abc import Mapping, Sequence
+A Spark job changes one line for each shuffle.
+"""
+
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -8,28 +11,29 @@ from braidlog.cost.bill import Bill
 from braidlog.cost.prices import Price
 from braidlog.objects.keys import shuffle_key
 from braidlog.objects.open import redacted
-from braidlog.runtime.entropy import Entropy, SystemEntropy
+from braidlog.runtime.entropy import SystemEntropy
 from braidlog.runtime.quantities import parse_bytes, parse_seconds
 from braidlog.spark.errors import JobError
-from braidlog.spark.shuffle.aggregating import (
+from braidlog.spark.shuffle.aggregate.group_by import GroupedShuffle, PlannedAggregation
+from braidlog.spark.shuffle.aggregate.stages import (
     SUMMARY,
     AggregatingMap,
     AggregatingReduce,
-    SparkRows,
-    Statefulness,
+    DataFrameMap,
+    StateSettings,
     check_stateful,
     check_watermark,
     fingerprint_of,
 )
-from braidlog.spark.shuffle.beating import Beating
-from braidlog.spark.shuffle.caching import NO_CACHE, ShuffleCache
-from braidlog.spark.shuffle.carrying import carried_schema, cast_to, key_hash
-from braidlog.spark.shuffle.expiry import RETENTION_S_DEFAULT
-from braidlog.spark.shuffle.grouping import GroupedShuffle, Planned
-from braidlog.spark.shuffle.notifying import NOTIFICATION_DDL
-from braidlog.spark.shuffle.observing import bills, observed
-from braidlog.spark.shuffle.state import STATE_VERSIONS_KEPT
-from braidlog.spark.shuffle.tasks import (
+from braidlog.spark.shuffle.aggregate.state_store import STATE_VERSIONS_KEPT
+from braidlog.spark.shuffle.columns.carried_types import carried_schema, cast_to, numbered_schema
+from braidlog.spark.shuffle.columns.partition_column import partitioned
+from braidlog.spark.shuffle.expiry.heartbeat import HeartbeatThread
+from braidlog.spark.shuffle.join.plan import check_same_kinds, plan_join
+from braidlog.spark.shuffle.notification import NOTIFICATION_DDL
+from braidlog.spark.shuffle.observed_metrics import bills, observed
+from braidlog.spark.shuffle.options import ShuffleOptions
+from braidlog.spark.shuffle.tasks.stages import (
     SIDE_COLUMN,
     ArrowFunction,
     CogroupedSide,
@@ -37,6 +41,7 @@ from braidlog.spark.shuffle.tasks import (
     PairFunction,
     ReduceSide,
     ShufflePlan,
+    check_partitions,
     check_shuffle,
 )
 
@@ -44,64 +49,45 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
     from pyspark.sql.types import StructType
 
-    from braidlog.spark.shuffle.pipeline import Pipeline
+    from braidlog.spark.shuffle.pipeline.builder import Pipeline
 
 
 class BlobShuffle:
-    """Shuffles DataFrames through an object store.
+    """Shuffles DataFrames and streams through an object store.
 
-    Rows cross executors in objects of about `batch_bytes`; Spark itself exchanges only who finds what where. Works on
-    DataFrames and on streams.
+    Rows travel between executors in objects of about `batch_bytes`. Spark itself only exchanges notifications, which
+    say where each partition's rows lie.
     """
 
-    def __init__(
-        self,
-        store: str,
-        *,
-        batch_bytes: int | str = "16MiB",
-        batch_interval: float | str = "5s",
-        compression: str = "lz4",
-        zone: str | None = None,
-        zones: Sequence[str] = (),
-        uploads_in_flight: int = 4,
-        read_ahead: int | str = "64MiB",
-        cache: ShuffleCache = NO_CACHE,
-        shared: bool = False,
-        retention: float | str = RETENTION_S_DEFAULT,
-        job: str | None = None,
-        entropy: Entropy | None = None,
-    ) -> None:
-        """`store` is a URL that all executors can reach: s3://bucket/prefix, or file:///folder on a shared disk.
+    def __init__(self, store: str, options: ShuffleOptions | None = None, **changes: Any) -> None:
+        """Use a store that all executors can reach.
 
-        `zones` are where executors run; batches are then formed for each of them. An executor's own zone is `zone`, or
-        what the variable BRAIDLOG_ZONE says on it (spark.executorEnv.BRAIDLOG_ZONE). `job` names the application's
-        batches in the store, and is random by default. With `shared`, what tasks of one node have left at their end
-        becomes batches together, through a process beside them: fewer and larger ones, where tasks are many and have
-        little. `retention` is that of `braid shuffle expire`: while the
-        application lives, it says so several times within it.
+        For example s3://bucket/prefix, or file:///folder on a shared disk. Options can be given by name as
+        well: `BlobShuffle(store, zones=[…], batch_bytes="8MiB")`.
         """
-        chosen = job if job is not None else (entropy or SystemEntropy()).token(8).hex()
-        shuffle_key(chosen, "check", 0)
+        options = replace(options or ShuffleOptions(), **changes)
+        job = options.job if options.job is not None else SystemEntropy().token(8).hex()
+        shuffle_key(job, "check", 0)  # raises if the name cannot be part of a key
         self._store_url = store
         try:
             self._template = ShufflePlan(
                 store_url=store,
-                job=chosen,
-                zones=tuple(dict.fromkeys(zones)) or (zone or "",),
+                job=job,
+                zones=tuple(dict.fromkeys(options.zones)) or (options.zone or "",),
                 partitions=1,
-                batch_bytes=parse_bytes(batch_bytes),
-                interval_s=parse_seconds(batch_interval),
-                compression=compression,
-                uploads_in_flight_max=uploads_in_flight,
-                ahead_bytes_max=parse_bytes(read_ahead),
-                zone=zone,
-                cache=cache,
-                shared=shared,
+                batch_bytes=parse_bytes(options.batch_bytes),
+                interval_s=parse_seconds(options.batch_interval),
+                compression=options.compression,
+                uploads_in_flight_max=options.uploads_in_flight,
+                ahead_bytes_max=parse_bytes(options.read_ahead),
+                zone=options.zone,
+                cache=options.cache,
+                shared=options.shared,
             )
-            self._beating = Beating(store, chosen, parse_seconds(retention))
+            self._heartbeat = HeartbeatThread(store, job, parse_seconds(options.retention))
         except ValueError as error:
-            raise JobError(f"a setting of the shuffle {error}", help='For example batch_bytes="16MiB".') from error
-        _ = self._template.batcher_settings  # which refuses what cannot be
+            raise JobError(f"an option of the shuffle {error}", help='For example batch_bytes="16MiB".') from error
+        _ = self._template.batcher_settings  # raises if an option is out of range
 
     @property
     def job(self) -> str:
@@ -111,12 +97,15 @@ class BlobShuffle:
         return f"BlobShuffle({redacted(self._store_url)!r}, job={self.job!r})"
 
     def use(self, session: "SparkSession", *, streaming: bool) -> None:
-        """A shuffle is about to be part of a plan: its batches are kept from now on."""
-        self._beating.use(session, streaming=streaming)
+        """Keep the batches of a shuffle from now on.
+
+        The shuffle is about to become part of a plan.
+        """
+        self._heartbeat.use(session, streaming=streaming)
 
     def stop(self) -> None:
-        """Say no more that the application is there: its batches go when the retention is over."""
-        self._beating.stop()
+        """Stop the application's heartbeat. Its batches expire when the retention is over."""
+        self._heartbeat.stop()
 
     def repartition(
         self,
@@ -125,15 +114,17 @@ class BlobShuffle:
         *keys: "str | Column",
         observe: "Observation | str | None" = None,
     ) -> "DataFrame":
-        """As `df.repartition(partitions, *keys)`: the same rows in the same partitions.
+        """Repartition rows as `df.repartition(partitions, *keys)` does.
 
-        `observe` gets what the shuffle did, as `df.observe` would: an `Observation`, or a name by which the progress of
-        a stream has it.
+        The same rows are in the same partitions. Without keys, rows are dealt out in turn; rows of a stream go
+        by a hash of all their columns. `observe` receives metrics of the shuffle, as with `df.observe`: an
+        `Observation`, or a name under which the progress of a stream shows them.
         """
-        rows = self._notifications(df, partitions, list(keys), observe).mapInArrow(
-            ReduceSide(self.plan(partitions)).__call__, carried_schema(df.schema)
+        schema = numbered_schema(df.schema)
+        rows = self._notifications(df, partitions, list(keys), observe, tuple(schema.names)).mapInArrow(
+            ReduceSide(self.plan(partitions)).__call__, schema
         )
-        return rows if rows.schema == df.schema else cast_to(rows, df.schema)
+        return cast_to(rows, df.schema)
 
     def apply(
         self,
@@ -145,9 +136,14 @@ class BlobShuffle:
         *,
         observe: "Observation | str | None" = None,
     ) -> "DataFrame":
-        """What `function` makes of each partition, of which it gets the rows as Arrow batches. It runs where the rows
-        are read, so that only its results go through the JVM. `schema` is that of the results; without one, the
-        DataFrame's own. Intervals of months, and of months, days and time together, are text there."""
+        """Apply a function to each partition.
+
+        It receives the rows as Arrow batches and returns others.
+
+        The function runs where the rows are read, so only its results go through the JVM. `schema` is the schema of the
+        results, by default that of the DataFrame. The function sees year-month intervals and calendar intervals as
+        text.
+        """
         chosen = keys if isinstance(keys, list) else [keys]
         return self._notifications(df, partitions, chosen, observe).mapInArrow(
             ReduceSide(self.plan(partitions), function).__call__,
@@ -163,25 +159,28 @@ class BlobShuffle:
         name: str = "aggregation",
         versions_kept: int = STATE_VERSIONS_KEPT,
     ) -> GroupedShuffle:
-        """As `df.groupBy(*keys)`, of which `.agg(…)` is the aggregation. A key may be a `window`.
+        """Group rows as `df.groupBy(*keys)` does; `.agg(…)` on the result aggregates.
 
-        Of a stream, groups go on from one micro-batch to the next: `update` tells groups that have changed, `append`
-        those that the watermark of the stream (`withWatermark`) has passed, each once, and `complete` all of them.
-        Write the result with a checkpoint, which names the state in the store. Several aggregations of one query need
-        a `name` each. `versions_kept` is how many micro-batches of state are kept.
+        A key may be a `window`.
+
+        The groups of a stream continue from one micro-batch to the next. Output mode `update` emits the groups that
+        have changed, `append` emits each group once when the watermark of the stream (`withWatermark`) has passed it,
+        and `complete` emits all groups. Write the result with a checkpoint, which names the state in the store. Several
+        aggregations of one query need a `name` each. `versions_kept` is the number of micro-batches whose state is
+        kept.
         """
         check_shuffle(list(keys), partitions)
         check_stateful(output_mode, name, versions_kept)
 
-        def run(planned: Planned) -> "DataFrame":
+        def run(planned: PlannedAggregation) -> "DataFrame":
             state = None
             if df.isStreaming:
                 check_watermark(output_mode, planned.aggregation)
                 fingerprint = fingerprint_of(planned.aggregation, partitions, output_mode)
-                state = Statefulness(name, output_mode, versions_kept, fingerprint)
+                state = StateSettings(name, output_mode, versions_kept, fingerprint)
             self.use(df.sparkSession, streaming=df.isStreaming)
             plan = self.plan(partitions)
-            mapped = SparkRows(AggregatingMap(plan, planned.aggregation, state), planned.has_event_time)
+            mapped = DataFrameMap(AggregatingMap(plan, planned.aggregation, state), planned.has_event_time)
             exchanged = planned.rows.mapInArrow(mapped.__call__, f"{NOTIFICATION_DDL}, {SUMMARY} binary")
             rows = exchanged.repartitionById(partitions, "partition").mapInArrow(
                 AggregatingReduce(plan, planned.aggregation, state).__call__, carried_schema(planned.result)
@@ -193,15 +192,17 @@ class BlobShuffle:
     def pipeline(
         self, options: Mapping[str, str] | None = None, *, session: "SparkSession | None" = None, **more: object
     ) -> "Pipeline":
-        """From a topic of Braidlog to another, through an aggregation, with rows in Python alone: only notifications
-        enter the JVM. `options` are those of `spark.read.format("braidlog")`."""
+        """Aggregate from one Braidlog topic to another, with rows in Python only.
+
+        Only notifications enter the JVM. `options` are those of `spark.read.format("braidlog")`.
+        """
         from pyspark.sql import SparkSession
 
-        from braidlog.spark.shuffle.pipeline import Pipeline
+        from braidlog.spark.shuffle.pipeline.builder import Pipeline
 
         session = session or SparkSession.getActiveSession()
         if session is None:
-            raise JobError("there is no Spark session", help="Make one first: create_session().")
+            raise JobError("there is no Spark session", help="Create one first: create_session().")
         return Pipeline(self, session, {**(options or {}), **{name: str(value) for name, value in more.items()}})
 
     def cogroup(
@@ -213,53 +214,85 @@ class BlobShuffle:
         function: PairFunction,
         schema: "StructType | str",
     ) -> "DataFrame":
-        """What `function` makes of each partition of two DataFrames that have these keys in common: a join, for
-        example. It gets the rows of both, left and right; a side without rows in the partition is an empty iterator."""
+        """Apply a function to each pair of partitions of two DataFrames.
+
+        The DataFrames have the keys in common. The function may join them, for example. The function receives
+        the rows of both sides, left and right. A side without rows in the partition is an empty iterator.
+        """
         names = [keys] if isinstance(keys, str) else keys
-        kinds = [[field.dataType for field in df.select(*names).schema] for df in (left, right)]
-        if kinds[0] != kinds[1]:
-            raise JobError(
-                f"the keys {', '.join(names)} are {kinds[0]} on the left and {kinds[1]} on the right",
-                help="Equal keys of different types have different hashes: cast one side.",
-            )
+        check_shuffle(names, partitions)
+        check_same_kinds(left, right, names)
         from pyspark.sql import functions
 
         sides = [
-            self._batched(df, partitions, list(names), None).withColumn(SIDE_COLUMN, functions.lit(number))
+            self._batched(df, partitions, list(names)).withColumn(SIDE_COLUMN, functions.lit(number))
             for number, df in enumerate((left, right))
         ]
         exchanged = sides[0].union(sides[1]).repartitionById(partitions, "partition")
         return exchanged.mapInArrow(CogroupedSide(self.plan(partitions), function).__call__, schema)
 
-    def _notifications(
-        self, df: "DataFrame", partitions: int, keys: "list[str | Column]", observe: "Observation | str | None"
+    def join(
+        self, left: "DataFrame", right: "DataFrame", partitions: int, keys: "str | list[str]", how: str = "inner"
     ) -> "DataFrame":
-        """The map side, and the plan's only exchange."""
-        return self._batched(df, partitions, keys, observe).repartitionById(partitions, "partition")
+        """Join as `left.join(right, keys, how)` does.
+
+        The keys are names of columns that both DataFrames have.
+
+        The right side of each partition is held in memory, so put the smaller DataFrame there.
+        """
+        names = [keys] if isinstance(keys, str) else keys
+        joiner, result = plan_join(left, right, names, how)
+        quoted = [f"`{name.replace('`', '``')}`" for name in names]
+        rows = self.cogroup(left, right, partitions, quoted, joiner.__call__, numbered_schema(result))
+        return cast_to(rows, result)
+
+    def _notifications(
+        self,
+        df: "DataFrame",
+        partitions: int,
+        keys: "list[str | Column]",
+        observe: "Observation | str | None",
+        names: tuple[str, ...] = (),
+    ) -> "DataFrame":
+        """Return the notifications behind the exchange.
+
+        It is the only exchange in the plan.
+        """
+        return self._batched(df, partitions, keys, observe, names).repartitionById(partitions, "partition")
 
     def _batched(
-        self, df: "DataFrame", partitions: int, keys: "list[str | Column]", observe: "Observation | str | None"
+        self,
+        df: "DataFrame",
+        partitions: int,
+        keys: "list[str | Column]",
+        observe: "Observation | str | None" = None,
+        names: tuple[str, ...] = (),
     ) -> "DataFrame":
-        from pyspark.sql import functions
+        """Return the notifications of the map side.
+
+        `names` are the names of the columns in the store, by default their own.
+        """
         from pyspark.sql.types import IntegerType, StructField, StructType
 
-        check_shuffle(keys, partitions)
+        check_partitions(partitions)
         self.use(df.sparkSession, streaming=df.isStreaming)
-        # The JVM hashes keys as its own shuffle does, with the same seed.
-        partition = functions.pmod(key_hash(df, keys), functions.lit(partitions))
         schema = StructType([*carried_schema(df.schema), StructField("partition", IntegerType())])
-        # Spark refuses to hand columns with odd names to Python, so names take another way.
-        rows = cast_to(df.select("*", partition), schema, [f"c{number}" for number in range(len(schema))])
-        found = rows.mapInArrow(MapSide(self.plan(partitions), tuple(df.columns)).__call__, NOTIFICATION_DDL)
+        # Spark refuses to pass columns with unusual names to Python, so names travel with the plan instead.
+        plain = [f"c{number}" for number in range(len(schema))]
+        rows = cast_to(partitioned(df, partitions, keys), schema, plain)
+        found = rows.mapInArrow(MapSide(self.plan(partitions), names or tuple(df.columns)).__call__, NOTIFICATION_DDL)
         if observe is not None:
             found = observed(found, self._template.zones, observe)
         return found
 
     def bills(self, metrics: Mapping[str, Any], price: Price | None = None) -> dict[str, Bill]:
-        """What an observed shuffle cost, and what Spark's own and a topic of Kafka would have cost for traffic between
-        zones. Prices are those of the store, unless others are given."""
+        """Compute the bill of an observed shuffle, and of its alternatives.
+
+        The alternatives are Spark's own shuffle and a Kafka topic. They count traffic between zones only. Prices are
+        those of the store, unless others are given.
+        """
         return bills(metrics, self._store_url, zones=len(self._template.zones), price=price)
 
     def plan(self, partitions: int) -> ShufflePlan:
-        """What tasks of a shuffle with so many partitions are told."""
+        """Return the plan that tasks of a shuffle with this many partitions receive."""
         return replace(self._template, partitions=partitions)

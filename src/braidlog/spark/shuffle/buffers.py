@@ -1,8 +1,8 @@
-"""Rows that wait to become a batch: one buffer per destination zone. Pure.
+"""Buffers for rows that wait to become a batch: one per destination zone. Pure.
 
-Rows enter in chunks and are sorted by partition at once, because that is when they are in the processor's cache. A
-buffer is cut where it has reached the size of a batch. Where the input has an end, it waits for half as much again
-before that, so that no small batch is left over: the last one has between half and one and a half times the size.
+Rows enter in chunks and are sorted by partition at once, while they are in the processor's cache. A batch is cut off a
+buffer that has reached the batch size. If the input has an end, the buffer waits for half as much again before that, so
+that no small batch is left over: the last batch has between half and one and a half times the batch size.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,17 +15,20 @@ import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
 from braidlog.runtime.limits import EXTENTS_PER_OBJECT_MAX, OBJECT_BYTES_MAX
 
 PARTITIONS_MAX = EXTENTS_PER_OBJECT_MAX
-"""An object may have an extent for each of them."""
+"""An object may need an extent for each partition."""
 BATCH_BYTES_MAX = OBJECT_BYTES_MAX
 OBJECT_ROOM_BYTES = OBJECT_BYTES_MAX - 8 * 1024 * 1024
-"""What rows may take of an object: the rest is for headers, padding and the footer."""
+"""The room for rows in an object. The rest is for headers, padding and the footer."""
 RATIO_MIN = 0.25
-"""Rows are held back for compression up to four times the size of a batch, and no further."""
+"""The best compression that is counted on: a buffer holds at most four times the batch size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows in the order of their partitions: those of `partitions[i]` are [bounds[i], bounds[i + 1])."""
+    """Rows in the order of their partitions.
+
+    Rows of `partitions[i]` are [bounds[i], bounds[i + 1]).
+    """
 
     rows: pa.RecordBatch
     partitions: npt.NDArray[np.int64]
@@ -33,7 +36,7 @@ class Chunk:
     size_bytes: int
 
     def cut(self, row: int) -> tuple["Chunk", "Chunk"]:
-        """The first `row` rows, and the rest."""
+        """Split into the first `row` rows and the rest."""
         split = int(np.searchsorted(self.bounds, row, side="left"))
         head_bounds = np.append(self.bounds[:split], row)
         inside = self.bounds[split] > row
@@ -49,14 +52,14 @@ class Chunk:
 
 class ZoneBuffer:
     def __init__(self, batch_bytes: int, linger: float = 0.0) -> None:
-        """`linger`: what is waited for beyond the size of a batch, as a part of it."""
+        """`linger` is how much more than the batch size to wait for, as a share of it."""
         self._batch_bytes = batch_bytes
         self._full_bytes = batch_bytes * (1.0 + linger)
         self._chunks: list[Chunk] = []
         self.size_bytes = 0
-        """Of rows as they are in memory."""
+        """The size of the rows in memory."""
         self.ratio = 1.0
-        """Bytes stored for each byte in memory, by the last batch."""
+        """Bytes stored for each byte in memory, as measured with the last batch."""
 
     def __bool__(self) -> bool:
         return bool(self._chunks)
@@ -73,11 +76,14 @@ class ZoneBuffer:
         return self.size_bytes * self.ratio >= self._full_bytes
 
     def take_full(self) -> list[Chunk]:
-        """A batch of the size wanted."""
+        """Take a batch of the usual size."""
         return self._take(min(self._batch_bytes / self.ratio, OBJECT_ROOM_BYTES))
 
     def take_full_only(self) -> list[Chunk] | None:
-        """A batch of the size wanted, whatever is waited for; None where there is not so much."""
+        """Take a batch of the usual size without lingering.
+
+        None if there is not enough for one.
+        """
         return self.take_full() if self.size_bytes * self.ratio >= self._batch_bytes else None
 
     def take_all(self) -> list[Chunk]:
@@ -89,12 +95,12 @@ class ZoneBuffer:
             self.add(chunk)
 
     def take_rest(self) -> list[Chunk]:
-        """All that is left, unless an object cannot hold it: then a fair part."""
+        """Take everything, or, if one object cannot hold it, an equal share of it."""
         parts = max(1, -(-self.size_bytes // OBJECT_ROOM_BYTES))
         return self._take(self.size_bytes / parts)
 
     def _take(self, wanted_bytes: float) -> list[Chunk]:
-        """At least one row, and about so many bytes."""
+        """Take about this many bytes, and at least one row."""
         taken: list[Chunk] = []
         taken_bytes = 0
         while self._chunks:
@@ -122,11 +128,11 @@ class Splitter:
 
     def __init__(self, zone_of_partition: Sequence[str]) -> None:
         if not 1 <= len(zone_of_partition) <= PARTITIONS_MAX:
-            raise ValueError(f"{len(zone_of_partition)} partitions: 1 to {PARTITIONS_MAX} are possible")
+            raise ValueError(f"there are {len(zone_of_partition)} partitions: 1 to {PARTITIONS_MAX} are possible")
         self.zones = list(dict.fromkeys(sorted(zone_of_partition)))
         order = sorted(range(len(zone_of_partition)), key=lambda each: (zone_of_partition[each], each))
         self._partition_of_rank = np.array(order, dtype=np.int64)
-        # 16 bits are sorted by counting, ten times as fast as more of them are.
+        # numpy sorts 16-bit numbers by counting, ten times as fast as wider ones.
         self._rank_of_partition = np.empty(len(order), dtype=np.uint16)
         self._rank_of_partition[self._partition_of_rank] = np.arange(len(order), dtype=np.uint16)
         zones_in_order = [zone_of_partition[each] for each in order]
@@ -134,8 +140,10 @@ class Splitter:
         self._rank_bounds = [*starts, len(order)]
 
     def split(self, rows: pa.RecordBatch, partitions: npt.NDArray[np.int32]) -> Iterator[tuple[str, Chunk]]:
-        """Each zone's rows, if it has any. What they refer to is theirs alone, so that a zone with few rows does not
-        keep those of the others in memory."""
+        """Yield the rows of each zone that has any.
+
+        They are copies, so that a zone with few rows does not keep the rows of other zones in memory.
+        """
         ranks = self._rank_of_partition[partitions]
         order = np.argsort(ranks, kind="stable")
         counts = np.bincount(ranks, minlength=len(self._partition_of_rank))
@@ -154,7 +162,7 @@ class Splitter:
 def rows_by_partition(
     chunks: Sequence[Chunk], owners: Sequence[int] | None = None
 ) -> list[tuple[int, int, list[pa.RecordBatch]]]:
-    """Slices of the chunks, by partition and by whose they are, each in the order in which the rows came."""
+    """Slice the chunks by partition and owner. Rows keep the order in which they came."""
     found: dict[tuple[int, int], list[pa.RecordBatch]] = {}
     for chunk, owner in zip(chunks, owners or [0] * len(chunks), strict=True):
         bounds = chunk.bounds.tolist()

@@ -1,4 +1,4 @@
-"""The reduce side: notifications into rows, with reads under way ahead of whoever takes them."""
+"""The reduce side: turns notifications into rows, and reads ahead of the consumer."""
 
 import asyncio
 from collections import deque
@@ -12,27 +12,27 @@ import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
 from braidlog.objects.store import Bytes, NotFound, TornRead
 from braidlog.runtime.tasks import TaskGroup
 from braidlog.spark.errors import DataLoss
-from braidlog.spark.shuffle.decoding import Decoder, Joiner
-from braidlog.spark.shuffle.notifying import Notification
+from braidlog.spark.shuffle.decoder import BatchCoalescer, Decoder
+from braidlog.spark.shuffle.notification import Notification
 
 READ_BYTES_MAX = 16 * 1024 * 1024
-"""Ranges are coalesced up to here."""
+"""The largest read that close ranges are combined into."""
 READ_GAP_BYTES_MAX = 256 * 1024
-"""Bytes between two ranges that are cheaper to read along than to ask for twice."""
+"""Two ranges this close are cheaper to read with one request than with two."""
 
 
 class BatchReader(Protocol):
-    """Where batches come from: a store, or a cache in front of one."""
+    """Reads batches: a store, or a cache in front of one."""
 
     async def read(self, key: str, object_size: int, start: int, end: int) -> Bytes:
-        """The bytes [start, end) of an object of `object_size` bytes."""
+        """Return the bytes [start, end) of an object of `object_size` bytes."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DebatcherSettings:
     ahead_bytes_max: int = 64 * 1024 * 1024
-    """What may be under way or waiting to be taken; a single read may be larger."""
+    """The limit on bytes being read or waiting for the consumer. A single read may be larger."""
     reads_in_flight_max: int = 16
 
 
@@ -59,8 +59,12 @@ class Read:
 
 
 def plan_reads(notifications: Iterable[Notification]) -> list[Read]:
-    """As few reads as possible. Ranges of a batch that lie close together become one; reads are in the order in which
-    their batches were first named."""
+    """Plan as few reads as possible.
+
+    Ranges of a batch that lie close together become one read.
+
+    Reads are in the order in which their batches first occur.
+    """
     by_key: dict[str, list[Notification]] = {}
     for each in notifications:
         by_key.setdefault(each.key, []).append(each)
@@ -83,8 +87,8 @@ def _read(run: Sequence[Notification]) -> Read:
 
 
 @contextmanager
-def loss_is_told(key: str) -> Iterator[None]:
-    """Batches are there for as long as they are needed, unless somebody or something took them away."""
+def lost_batch_is_an_error(key: str) -> Iterator[None]:
+    """Turn the error for a missing or truncated batch into `DataLoss`."""
     try:
         yield
     except NotFound as error:
@@ -95,12 +99,12 @@ def loss_is_told(key: str) -> Iterator[None]:
     except TornRead as error:
         raise DataLoss(
             f"batch {key} is not whole any more: {error}",
-            help="The store has lost a part of what was written. braid doctor checks the store.",
+            help="The store has lost a part of the batch. braid doctor checks the store.",
         ) from error
 
 
 class Debatcher:
-    """Use from one event loop."""
+    """Reads the rows of notifications. Use from one event loop."""
 
     def __init__(self, reader: BatchReader, settings: DebatcherSettings) -> None:
         self._reader = reader
@@ -109,12 +113,15 @@ class Debatcher:
         self._reads = self._read_bytes = 0
 
     async def rows(self, notifications: Iterable[Notification]) -> AsyncIterator[pa.RecordBatch]:
-        """All rows of these notifications. It ends only when every one of them has been read."""
-        joiner = Joiner()
+        """Yield all rows of these notifications.
+
+        Ends only when every one of them has been read.
+        """
+        coalescer = BatchCoalescer()
         async for batch in self._extents(plan_reads(notifications)):
-            if (ready := joiner.add(batch)) is not None:
+            if (ready := coalescer.add(batch)) is not None:
                 yield ready
-        if (left := joiner.rest()) is not None:
+        if (left := coalescer.rest()) is not None:
             yield left
 
     async def _extents(self, reads: Sequence[Read]) -> AsyncIterator[pa.RecordBatch]:
@@ -136,7 +143,7 @@ class Debatcher:
                         (read, tasks.spawn(self._reader.read(read.key, read.object_bytes, read.start, read.end)))
                     )
                 read, coming = ahead.popleft()
-                with loss_is_told(read.key):
+                with lost_batch_is_an_error(read.key):
                     data = await coming
                 self._reads += 1
                 self._read_bytes += read.end - read.start

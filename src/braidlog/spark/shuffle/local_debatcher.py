@@ -1,5 +1,7 @@
-"""The reduce side where the store is a folder: files are read without an event loop in between. Small ranges are read
-by the task's own thread, and large ones by another, while the task passes on what came before."""
+"""The reduce side for a store that is a folder: reads files without an event loop.
+
+The task's own thread reads small ranges. Another thread reads large ones, while the task passes on earlier rows.
+"""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -12,21 +14,20 @@ from braidlog.objects.local import LocalStore
 from braidlog.objects.store import Bytes, StoreError
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.errors import Remedy
-from braidlog.spark.shuffle.debatcher import DebatcherSettings, Read, loss_is_told, plan_reads
-from braidlog.spark.shuffle.decoding import Decoder, Joiner
-from braidlog.spark.shuffle.notifying import Notification
+from braidlog.spark.shuffle.debatcher import DebatcherSettings, Read, lost_batch_is_an_error, plan_reads
+from braidlog.spark.shuffle.decoder import BatchCoalescer, Decoder
+from braidlog.spark.shuffle.notification import Notification
 
 _SLOW_S = 0.005
 _SLOW_BYTES_PER_S = 200e6
-"""A disk that takes longer for a read than both together is asked for the next ones before they are needed. One that
-does not is faster without."""
+"""If a read takes longer than both together, the disk is slow, and the next reads start before they are needed. A fast
+disk is faster without that."""
 _LARGE_AHEAD_MAX = 2
-"""Large reads under way beside the rows that are passed on, whether the disk is slow or not: in that time, another
-thread waits for it."""
+"""Large reads that are under way at a time even if the disk is not slow: another thread waits for them."""
 
 
 class LocalDebatcher:
-    """Gives the same rows as `Debatcher`, in the same order and within the same bounds."""
+    """Yields the same rows as `Debatcher`, in the same order and limits."""
 
     def __init__(
         self,
@@ -38,8 +39,12 @@ class LocalDebatcher:
         memory: AlignedMemory,
         read_in: Executor,
     ) -> None:
-        """`otherwise` reads what cannot be read now: it is where retries are. Large reads are made by the one thread of
-        `read_in`, which alone takes `memory`."""
+        """Make a debatcher.
+
+        `otherwise` reads again, with retries, what could not be read at once.
+
+        The single thread of `read_in` makes the large reads, and only it uses `memory`.
+        """
         self._store = store
         self._settings = settings
         self._otherwise = otherwise
@@ -50,14 +55,17 @@ class LocalDebatcher:
         self._is_slow = False
 
     def rows(self, notifications: Iterable[Notification]) -> Iterator[pa.RecordBatch]:
-        """All rows of these notifications. It ends only when every one of them has been read."""
-        joiner = Joiner()
+        """Yield all rows of these notifications.
+
+        Ends only when every one of them has been read.
+        """
+        coalescer = BatchCoalescer()
         for read, data in self._data(deque(plan_reads(notifications))):
             for each in read.notifications:
                 for batch in self._decoder.decode(each, read.extent(each, data)):
-                    if (ready := joiner.add(batch)) is not None:
+                    if (ready := coalescer.add(batch)) is not None:
                         yield ready
-        if (left := joiner.rest()) is not None:
+        if (left := coalescer.rest()) is not None:
             yield left
 
     def _data(self, waiting: deque[Read]) -> Generator[tuple[Read, Bytes], None, None]:
@@ -75,7 +83,7 @@ class LocalDebatcher:
         finally:
             for _, opened in ahead:
                 if isinstance(opened, Future):
-                    wait([opened])  # it closes its file itself
+                    wait([opened])  # the thread closes the file itself
                 elif opened is not None:
                     opened.close()
 
@@ -89,7 +97,7 @@ class LocalDebatcher:
         return ahead_count < ahead_max and ahead_bytes + read.end - read.start <= settings.ahead_bytes_max
 
     def _open(self, read: Read) -> LocalRange | Future[Bytes] | None:
-        with loss_is_told(read.key):
+        with lost_batch_is_an_error(read.key):
             try:
                 opened = self._store.open_range(read.key, read.start, read.end, soon=self._is_slow, memory=self._memory)
             except StoreError as error:
@@ -100,7 +108,7 @@ class LocalDebatcher:
 
     def _take(self, read: Read, opened: LocalRange | Future[Bytes] | None) -> Bytes:
         started_s = self._clock.monotonic_s()
-        with loss_is_told(read.key):
+        with lost_batch_is_an_error(read.key):
             data = self._now(opened)
             if data is None:
                 data = self._otherwise(read)

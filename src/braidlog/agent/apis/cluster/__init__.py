@@ -1,0 +1,1 @@
+"""The cluster as a whole: API versions, agents, quorum and features."""

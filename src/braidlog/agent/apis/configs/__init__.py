@@ -1,0 +1,1 @@
+"""Configs of topics, groups and agents, and the quotas of clients."""

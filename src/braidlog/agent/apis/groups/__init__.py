@@ -1,0 +1,1 @@
+"""Consumer groups of both protocols: members, offsets, and the coordinator."""

@@ -1,0 +1,21 @@
+"""The services of the handlers that serve consumer groups."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from braidlog.agent.apis.context import RequestContext
+from braidlog.agent.cluster.session import AgentSession
+from braidlog.agent.cluster.view import ClusterView
+from braidlog.agent.ripcord.reachability import Reachability
+from braidlog.control.interface import ControlPlane
+
+
+@dataclass(frozen=True, slots=True)
+class GroupServices:
+    control: ControlPlane
+    view: ClusterView
+    session: AgentSession
+    reachability: Reachability
+
+
+GroupContext: TypeAlias = RequestContext[GroupServices]

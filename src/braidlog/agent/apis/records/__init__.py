@@ -1,0 +1,4 @@
+"""Writing, reading and finding records.
+
+The APIs are Produce, Fetch, ListOffsets, DeleteRecords and OffsetForLeaderEpoch.
+"""

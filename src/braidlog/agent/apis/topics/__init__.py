@@ -1,0 +1,1 @@
+"""Topics and partitions: metadata, creation, deletion, replicas, directories."""

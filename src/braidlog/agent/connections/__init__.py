@@ -1,0 +1,1 @@
+"""Client connections: frames, responses, and limits of memory and quotas."""

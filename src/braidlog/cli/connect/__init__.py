@@ -1,0 +1,1 @@
+"""Connections to Kafka agents and to the control plane."""

@@ -1,0 +1,1 @@
+"""`braid demo`: a guided tour of a real cluster."""

@@ -1,0 +1,1 @@
+"""`braid produce` and `braid consume`."""

@@ -1,0 +1,1 @@
+"""Commands that run servers: `braid up`, `braid agent`, `braid control`."""

@@ -1,0 +1,1 @@
+"""Definitions of topic, group and cluster configs, and their values."""

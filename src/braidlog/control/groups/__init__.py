@@ -1,0 +1,1 @@
+"""Consumer groups of either protocol: coordinator and committed offsets."""

@@ -1,0 +1,1 @@
+"""Consumer groups whose members assign partitions: the classic protocol."""

@@ -1,0 +1,1 @@
+"""Consumer groups whose coordinator assigns partitions: the consumer protocol."""

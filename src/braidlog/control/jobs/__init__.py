@@ -1,0 +1,1 @@
+"""Jobs in the control plane: planned, leased, and swapped into the index."""

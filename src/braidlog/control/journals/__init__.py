@@ -1,0 +1,1 @@
+"""Journals: sequenced files, waiting batches, and closing of sequences."""

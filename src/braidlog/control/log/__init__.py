@@ -1,0 +1,1 @@
+"""The log: sequencer, producers, extent index, retention, sweeper, feed."""

@@ -1,0 +1,68 @@
+"""The holder's snapshots of the metadata.
+
+They limit how much of the log a starting process has to read.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from braidlog.control.metadata.delta_log import TRIM_AFTER_S, DeltaLog
+from braidlog.control.metadata.deltas import Delta
+from braidlog.control.metadata.image import Image
+from braidlog.control.metadata.store import MetadataError
+from braidlog.runtime.clock import Clock
+from braidlog.runtime.tasks import TaskGroup
+
+_log = structlog.get_logger(__name__)
+
+SNAPSHOT_DELTAS = 1_000
+SNAPSHOT_BYTES = 64 * 1024 * 1024
+"""Make a snapshot when this much lies behind the last one. This limits what a starting process has to read."""
+
+
+class Snapshots:
+    """Makes a snapshot when enough deltas lie behind the last one.
+
+    It also trims the log up to an old snapshot.
+    """
+
+    def __init__(self, deltas: DeltaLog, clock: Clock, tasks: TaskGroup, current_image: Callable[[], Image]) -> None:
+        self._deltas = deltas
+        self._clock = clock
+        self._tasks = tasks
+        self._current_image = current_image
+        self._made: list[tuple[int, float]] = []
+        """The snapshots that this process has made, each with the time."""
+        self.deltas_behind = 0
+        """How many deltas lie behind the last snapshot."""
+        self._bytes_behind = 0
+        self.running: asyncio.Task[None] | None = None
+        """The snapshot that is being made."""
+
+    def count(self, delta: Delta) -> None:
+        self.deltas_behind += 1
+        self._bytes_behind += len(delta.changes)
+
+    def make_if_due(self) -> None:
+        """Begin a snapshot in the background, unless none is due or one is being made."""
+        is_due = self.deltas_behind >= SNAPSHOT_DELTAS or self._bytes_behind >= SNAPSHOT_BYTES
+        if is_due and self.running is None:
+            self.running = self._tasks.spawn(self._make())
+
+    async def _make(self) -> None:
+        try:
+            self.deltas_behind = self._bytes_behind = 0
+            position, data = await asyncio.get_running_loop().run_in_executor(None, self._current_image().dump)
+            await self._deltas.write_snapshot(position.counted_number, data)
+            self._made.append((position.counted_number, self._clock.boot_s()))
+            # The snapshot before stays, with the deltas behind it, in case the newest cannot be read.
+            old = [number for number, made_s in self._made[:-1] if self._clock.boot_s() - made_s > TRIM_AFTER_S]
+            if old:
+                await self._deltas.trim(old[-1])
+                self._made = [snapshot for snapshot in self._made if snapshot[0] >= old[-1]]
+        except MetadataError as error:
+            _log.warning("no snapshot of the metadata could be made", error=str(error), help=error.help)
+        finally:
+            self.running = None

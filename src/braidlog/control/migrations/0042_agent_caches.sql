@@ -1,4 +1,0 @@
--- Persisted: never edit a released migration, add another one.
-
--- Where other agents of its zone read what an agent has in its cache; empty where they do not.
-ALTER TABLE agents ADD COLUMN cache_address TEXT NOT NULL DEFAULT '';

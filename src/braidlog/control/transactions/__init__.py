@@ -1,0 +1,1 @@
+"""Transactions: the coordinator, its state and plans, and aborted ones."""

@@ -1,0 +1,1 @@
+"""Runs jobs: merging, compaction, and the worker that takes them."""

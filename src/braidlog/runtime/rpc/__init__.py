@@ -1,0 +1,1 @@
+"""Remote calls: many at a time over one connection, TCP or a Unix socket."""

@@ -1,0 +1,1 @@
+"""Finds what a correct log would never do: one module per subject."""

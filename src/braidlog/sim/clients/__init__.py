@@ -1,0 +1,1 @@
+"""Simulated clients that behave as real ones."""

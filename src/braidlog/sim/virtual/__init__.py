@@ -1,0 +1,1 @@
+"""Replaces the operating system and the store in a simulated run."""

@@ -1,0 +1,1 @@
+"""`BlobShuffle.group_by`: aggregation of groups, with state for streams."""

@@ -1,0 +1,1 @@
+"""Columns as Spark sees them: order, hashes, partitions and types."""

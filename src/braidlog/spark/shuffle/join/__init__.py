@@ -1,0 +1,1 @@
+"""`BlobShuffle.join`: joins of two DataFrames, one partition at a time."""

@@ -1,0 +1,1 @@
+"""`BlobShuffle.pipeline`: from topic to topic without rows in the JVM."""

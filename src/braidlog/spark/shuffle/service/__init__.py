@@ -1,0 +1,1 @@
+"""The process on each node that packs the last rows of many tasks together."""

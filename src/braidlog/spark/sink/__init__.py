@@ -1,0 +1,1 @@
+"""Writes DataFrames to topics: routes, packs, uploads and commits."""

@@ -1,0 +1,1 @@
+"""How the shards of an agent share their uploads, through shared memory."""

@@ -1,0 +1,202 @@
+"""Metadata in PostgreSQL: fencing, lost connections, and a control plane on it."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from tests.control.driver import batch, commit, create_topic, start_plane
+from tests.postgres import Postgres, running_postgres
+
+from braidlog.control.interface import BoundsRequest
+from braidlog.control.metadata.postgres import PostgresMetadata
+from braidlog.control.metadata.store import MetadataBusy, MetadataConflict, MetadataError, SchemaTooNew, Transaction
+from braidlog.runtime.clock import SystemClock
+from braidlog.runtime.errors import Fenced
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    with running_postgres() as server:
+        yield server
+
+
+async def opened(url: str) -> PostgresMetadata:
+    return await PostgresMetadata.open(url, SystemClock(), holder="a test")
+
+
+async def holding(url: str) -> PostgresMetadata:
+    metadata = await opened(url)
+    await metadata.acquire_fencing_epoch()
+    return metadata
+
+
+def add_fact(name: str, value: str) -> "object":
+    return lambda tx: tx.execute("INSERT INTO facts (name, value) VALUES (?, ?)", (name, value))
+
+
+def facts(tx: Transaction) -> dict[str, str]:
+    return dict(tx.query("SELECT name, value FROM facts"))  # type: ignore[arg-type]
+
+
+async def test_a_failed_transaction_leaves_nothing(server: Postgres) -> None:
+    metadata = await holding(server.new_database())
+
+    def write(tx: Transaction) -> None:
+        tx.execute("INSERT INTO facts (name, value) VALUES (?, ?)", ("a", "1"))
+        tx.execute("INSERT INTO facts (name, value) VALUES (?, ?)", ("a", "2"))
+
+    with pytest.raises(MetadataConflict):
+        await metadata.transact(write)
+    assert await metadata.read(facts) == {}
+    await metadata.close()
+
+
+async def test_nobody_writes_or_reads_without_the_newest_epoch(server: Postgres) -> None:
+    url = server.new_database()
+    first, second = await opened(url), await opened(url)
+    with pytest.raises(Fenced):
+        await first.transact(facts)
+    assert await first.acquire_fencing_epoch() == 1
+    assert await second.acquire_fencing_epoch() == 2
+    for call in (first.transact, first.read):
+        with pytest.raises(Fenced):
+            await call(facts)
+    assert await second.transact(facts) == {}
+    assert await first.peek(facts) == {}
+    await first.close()
+    await second.close()
+
+
+async def test_a_newer_schema_is_refused(server: Postgres) -> None:
+    url = server.new_database()
+    await (await opened(url)).close()
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("INSERT INTO schema_version VALUES (99999)")
+    with pytest.raises(SchemaTooNew):
+        await opened(url)
+
+
+async def test_a_second_process_is_refused_until_the_connection_of_the_first_one_ends(server: Postgres) -> None:
+    url = server.new_database()
+    first, second = await opened(url), await opened(url)
+    await first.wait_vacant(patient=False, silent_s=600.0)
+    await first.acquire_fencing_epoch()
+    with pytest.raises(MetadataBusy, match="a test"):
+        await second.wait_vacant(patient=False, silent_s=600.0)
+    await first.close()
+    await second.wait_vacant(patient=True, silent_s=600.0)
+    assert await second.acquire_fencing_epoch() == 2
+    await second.close()
+
+
+async def test_one_that_is_silent_is_taken_over_from_though_its_connection_lasts(server: Postgres) -> None:
+    url = server.new_database()
+    first, second = await opened(url), await opened(url)
+    await first.wait_vacant(patient=False, silent_s=600.0)
+    await first.acquire_fencing_epoch()
+    await first._tasks.cancel_all()  # it hangs
+    await second.wait_vacant(patient=True, silent_s=0.5)
+    assert await second.acquire_fencing_epoch() == 2
+    with pytest.raises(Fenced):
+        await first.read(facts)
+    await first.close()
+    await second.close()
+
+
+async def test_a_connection_lost_in_a_commit_is_settled_by_asking(server: Postgres) -> None:
+    """The server ends the connection after it has committed, and before it says so; and once before."""
+    metadata = await holding(server.new_database())
+    for is_committed in (True, False):
+
+        class Losing:
+            """The writer's connection, which is lost at the commit."""
+
+            def __init__(self, inner: psycopg.Cursor[tuple[object, ...]]) -> None:
+                self._inner = inner
+
+            def execute(self, sql: str, *arguments: object) -> object:
+                if sql != "COMMIT":
+                    return self._inner.execute(sql, *arguments)  # type: ignore[arg-type]
+                if is_committed:  # noqa: B023 - used at once
+                    self._inner.execute("COMMIT")
+                self._inner.connection.pgconn.finish()
+                raise psycopg.OperationalError("the connection is lost")
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(self._inner, name)
+
+        link = metadata._writer
+        original = link.cursor
+        lost = []
+
+        def cursor() -> object:
+            found = original()  # noqa: B023 - used at once
+            if not lost:  # noqa: B023
+                lost.append(found)  # noqa: B023
+                return Losing(found)
+            return found
+
+        link.cursor = cursor  # type: ignore[assignment]
+        name = str(is_committed)
+        if is_committed:
+            assert await metadata.transact(add_fact(name, "1")) == 1  # type: ignore[arg-type]
+        else:
+            with pytest.raises(MetadataError):
+                await metadata.transact(add_fact(name, "1"))  # type: ignore[arg-type]
+        assert lost
+        link.cursor = original  # type: ignore[method-assign]
+    assert await metadata.read(facts) == {"True": "1"}
+    await metadata.close()
+
+
+async def test_a_restarted_server_is_found_again(server: Postgres) -> None:
+    metadata = await holding(server.new_database())
+    await metadata.transact(add_fact("a", "1"))  # type: ignore[arg-type]
+    server.kill()
+    for call in (metadata.transact, metadata.read):
+        with pytest.raises(MetadataError):
+            await call(facts)
+    server.start()
+    assert await metadata.read(facts) == {"a": "1"}
+    await metadata.transact(add_fact("b", "2"))  # type: ignore[arg-type]
+    assert await metadata.read(facts) == {"a": "1", "b": "2"}
+    await metadata.close()
+
+
+async def test_taking_over_waits_for_a_transaction_that_is_under_way(server: Postgres) -> None:
+    url = server.new_database()
+    old, new = await holding(url), await opened(url)
+    entered, may_go_on = threading.Event(), threading.Event()
+
+    def slow(tx: Transaction) -> None:
+        tx.execute("INSERT INTO facts (name, value) VALUES ('a', '1')")
+        entered.set()
+        assert may_go_on.wait(60)
+
+    under_way = asyncio.create_task(old.transact(slow))
+    await asyncio.to_thread(entered.wait, 60)
+    taking_over = asyncio.create_task(new.acquire_fencing_epoch())
+    may_go_on.set()
+    await under_way
+    assert await taking_over == 2
+    assert await new.read(facts) == {"a": "1"}  # it was answered, so the next holder has it
+    await old.close()
+    await new.close()
+
+
+async def test_a_control_plane_runs_on_it(server: Postgres, tmp_path: Path) -> None:
+    url = server.new_database()
+    first = await start_plane(url)
+    topic = await create_topic(first.service)
+    assert await commit(first.service, topic, [batch(3)]) == [(0, 0, False)]
+    second = await start_plane(url, clock=first.clock, bucket=first.bucket)
+    with pytest.raises(Fenced):
+        await commit(first.service, topic, [batch()])
+    assert await commit(second.service, topic, [batch(2)]) == [(0, 3, False)]
+    bounds = await second.service.current_bounds(BoundsRequest(topic.partition_ids))
+    assert [bound.high_watermark for bound in bounds.bounds] == [5]
+    await first.service.close()
+    await second.service.close()
