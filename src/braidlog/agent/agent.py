@@ -96,7 +96,7 @@ class Agent:
         self._control = control = guarded(control, reachability)
         replay_wait = ReplayWait(control, reachability, incarnation)
         self.view = view = ClusterView()
-        self._follower = FeedFollower(control, view, clock, entropy)
+        self._follower = FeedFollower(control, view, clock, entropy, incarnation)
         self._session = AgentSession(
             control,
             clock,

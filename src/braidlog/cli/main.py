@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from braidlog.cli.cluster import groups, jobs, lightning, quotas, ripcord, topics
+from braidlog.cli.cluster import groups, jobs, lightning, quotas, ripcord, status, topics
 from braidlog.cli.environment import unknown_variables
 from braidlog.cli.errors import READER_GONE, TERMINATED, report
 from braidlog.cli.options import Config, Format, Set
@@ -33,6 +33,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
     rich_markup_mode=None,
 )
+app.add_typer(status.app, name="cluster")
 app.add_typer(topics.app, name="topic")
 app.add_typer(groups.app, name="group")
 app.add_typer(quotas.app, name="quota")

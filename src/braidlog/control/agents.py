@@ -9,6 +9,7 @@ from braidlog.control.interface import (
     AgentInfo,
     AgentLeave,
     AgentRemoved,
+    AgentStatus,
     RegisterAgent,
 )
 from braidlog.control.metadata.store import Transaction
@@ -35,6 +36,8 @@ class TooManyAgents(BraidError):
 class _Session:
     info: AgentInfo
     deadline_s: float
+    feed_revision: int = -1
+    """The newest change of the feed that it has seen; -1: it has not asked for any."""
 
 
 class AgentRegistry:
@@ -111,6 +114,23 @@ class AgentRegistry:
             return False
         self._sessions[node_id].deadline_s = self._clock.monotonic_s() + self._session_timeout_s
         return True
+
+    def note_feed(self, incarnation: str, revision: int) -> None:
+        """Note how far an agent has read the feed."""
+        node_id = self._node_ids.get(incarnation)
+        if node_id is not None:
+            self._sessions[node_id].feed_revision = revision
+
+    def statuses(self, feed_revision: int) -> list[AgentStatus]:
+        """Return each agent with its last heartbeat and its lag behind the feed."""
+        now_s = self._clock.monotonic_s()
+        found: list[AgentStatus] = []
+        for node_id in sorted(self._sessions):
+            session = self._sessions[node_id]
+            heard_s_ago = now_s - (session.deadline_s - self._session_timeout_s)
+            lag = max(0, feed_revision - session.feed_revision) if session.feed_revision >= 0 else -1
+            found.append(AgentStatus(session.info, max(0, int(heard_s_ago * 1000)), lag))
+        return found
 
     async def leave(self, request: AgentLeave) -> None:
         async with self._state_lock:

@@ -26,6 +26,7 @@ from braidlog.control.log.sequencer import Sequencer
 from braidlog.control.log.sweeper import Sweeper
 from braidlog.control.log.write_epochs import WriteEpochs
 from braidlog.control.metadata.counters import NumberBlocks
+from braidlog.control.overview import Overview
 from braidlog.control.resource_configs import ResourceConfigs
 from braidlog.control.runner import Step
 from braidlog.control.settings import ControlSettings
@@ -73,6 +74,9 @@ class Parts:
             foundation, self.jobs, self.catalog, self.epochs, {SCAN: self.journals, REPLAY: self.journals}
         )
         self._build_cleaners(foundation)
+        self.overview = Overview(
+            foundation, store, self.catalog, self.agents, self.jobs, self.journals, settings.holder
+        )
         self.administration = Administration(
             self.catalog, ResourceConfigs(foundation, settings.groups), self.groups, self.journals, settings
         )

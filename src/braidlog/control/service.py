@@ -105,7 +105,14 @@ class ControlService:
         )
 
     async def read_feed(self, request: api.FeedRequest, *, timeout_s: float | None = None) -> api.FeedPage:
+        if request.after.fencing_epoch == self._metadata.fencing_epoch:
+            self.parts.agents.note_feed(request.incarnation, request.after.revision)
         return await self._runner.within(timeout_s, self.parts.feed.read(request))
+
+    async def describe_cluster(
+        self, request: api.DescribeCluster, *, timeout_s: float | None = None
+    ) -> api.ClusterDescription:
+        return await self._runner.within(timeout_s, self.parts.overview.describe(self.cluster_id))
 
     # ── agents ────────────────────────────────────────────────────────────────────────────────────────────────────
 

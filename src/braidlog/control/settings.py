@@ -12,6 +12,8 @@ from braidlog.runtime.errors import InvalidSetting
 
 @dataclass(frozen=True, slots=True)
 class ControlSettings:
+    holder: str = "this control plane"
+    """The name of this process, for people."""
     heartbeat_interval_s: float = 2.0
     """How often agents send a heartbeat."""
     session_timeout_s: float = 10.0

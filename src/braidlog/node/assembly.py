@@ -19,10 +19,18 @@ from braidlog.control.interface import AlterConfigs, ConfigChange, ControlPlane
 from braidlog.control.jobs.settings import JobSettings
 from braidlog.control.journals.meters import JournalMeters
 from braidlog.control.journals.settings import JournalSettings
-from braidlog.control.metadata.store import BucketParts, MetadataBusy, MetadataStore, SharedMetadata, open_metadata
+from braidlog.control.metadata.store import (
+    BucketParts,
+    DeltaFollower,
+    MetadataBusy,
+    MetadataStore,
+    SharedMetadata,
+    open_metadata,
+)
 from braidlog.control.server import serve_control
 from braidlog.control.service import ControlService
 from braidlog.control.settings import ControlSettings
+from braidlog.control.standbys import announce_while
 from braidlog.control.transactions.settings import TransactionSettings
 from braidlog.cost.prices import PRICES
 from braidlog.node.metadata_lock import hold_metadata
@@ -331,16 +339,24 @@ async def _start_control(
             help="Use --metadata bucket:// to keep it in the store, or postgresql://.",
         )
     service = ControlService(
-        metadata, store, around.clock, around.entropy.fork("control plane"), control_settings(settings)
+        metadata, store, around.clock, around.entropy.fork("control plane"), control_settings(settings, holder)
     )
     stack.push_async_callback(service.close)
-    await _start_service(service, metadata, settings)
+    starting = _start_service(service, metadata, settings)
+    if settings.standby:
+        await announce_while(starting, store, around.clock, holder, lambda: _delta_number(metadata))
+    else:
+        await starting
     around.metrics.register(JournalMeters(service.parts.journals))
     around.metrics.register(GroupMeters(service.parts.groups.commits.offsets, service.parts.catalog))
     if settings.num_partitions != 1 and "num.partitions" not in service.parts.catalog.cluster_configs:
         change = ConfigChange("num.partitions", 0, str(settings.num_partitions))
         await service.alter_configs(AlterConfigs(BROKER_RESOURCE, "", [change]))
     return service
+
+
+def _delta_number(metadata: MetadataStore) -> int:
+    return metadata.delta_number if isinstance(metadata, DeltaFollower) else -1
 
 
 async def _start_service(service: ControlService, metadata: MetadataStore, settings: ControlPlaneSettings) -> None:
@@ -360,9 +376,13 @@ async def _start_service(service: ControlService, metadata: MetadataStore, setti
             # Another standby was quicker: wait for that one.
 
 
-def control_settings(settings: ControlPlaneSettings) -> ControlSettings:
-    """Return the control plane's internal settings for those that people write."""
+def control_settings(settings: ControlPlaneSettings, holder: str = "this control plane") -> ControlSettings:
+    """Return the control plane's internal settings for those that people write.
+
+    `holder` is the name of this process, for people.
+    """
     return ControlSettings(
+        holder=holder,
         heartbeat_interval_s=settings.agent_session_timeout_s / 5,
         session_timeout_s=settings.agent_session_timeout_s,
         epoch_interval_s=settings.write_epoch_interval_s,

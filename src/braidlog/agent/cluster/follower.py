@@ -24,7 +24,10 @@ class FeedFollower:
     A gap in it, a new fencing epoch or an unexpected error reloads the whole view.
     """
 
-    def __init__(self, control: ControlPlane, view: ClusterView, clock: Clock, entropy: Entropy) -> None:
+    def __init__(
+        self, control: ControlPlane, view: ClusterView, clock: Clock, entropy: Entropy, incarnation: str = ""
+    ) -> None:
+        self._incarnation = incarnation
         self._control = control
         self._view = view
         self._clock = clock
@@ -47,7 +50,8 @@ class FeedFollower:
         while True:
             try:
                 page = await self._control.read_feed(
-                    FeedRequest(self._view.position, FEED_WAIT_MS), timeout_s=FEED_WAIT_MS / 1000 + CALL_MARGIN_S
+                    FeedRequest(self._view.position, FEED_WAIT_MS, self._incarnation),
+                    timeout_s=FEED_WAIT_MS / 1000 + CALL_MARGIN_S,
                 )
                 if page.reload:
                     await self.load()

@@ -39,6 +39,14 @@ from braidlog.control.interface.catalog import (
     TopicOutcomes,
     TopicRef,
 )
+from braidlog.control.interface.cluster import (
+    AgentStatus,
+    ClusterDescription,
+    ClusterPlane,
+    CopyStatus,
+    DescribeCluster,
+    StandbyStatus,
+)
 from braidlog.control.interface.consumer_groups import (
     ConsumerGroupDescription,
     ConsumerGroupDescriptions,
@@ -228,6 +236,7 @@ __all__ = [
     "AgentLeave",
     "AgentPlane",
     "AgentRemoved",
+    "AgentStatus",
     "AlterClientQuotas",
     "AlterConfigs",
     "AssignReplicas",
@@ -239,6 +248,8 @@ __all__ = [
     "ClientQuota",
     "ClientQuotasChanged",
     "ClusterConfigChanged",
+    "ClusterDescription",
+    "ClusterPlane",
     "CommitObject",
     "CommitObjects",
     "CommitOffsets",
@@ -258,6 +269,7 @@ __all__ = [
     "ConsumerHeartbeatAnswer",
     "ConsumerMemberDescription",
     "ControlPlane",
+    "CopyStatus",
     "CreatePartitions",
     "CreateTopics",
     "DeleteGroups",
@@ -266,6 +278,7 @@ __all__ = [
     "DeleteRecords",
     "DeleteTopics",
     "DeletedRecords",
+    "DescribeCluster",
     "DescribeConfigs",
     "DescribeConsumerGroups",
     "DescribeGroups",
@@ -360,6 +373,7 @@ __all__ = [
     "SequenceName",
     "Snapshot",
     "SnapshotRequest",
+    "StandbyStatus",
     "StoredObject",
     "SyncAnswer",
     "SyncAssignment",
@@ -397,6 +411,7 @@ class ControlPlane(
     TransactionPlane,
     JobPlane,
     JournalPlane,
+    ClusterPlane,
     Protocol,
 ):
     """All calls of the control plane.

@@ -205,6 +205,8 @@ class Snapshot(Message, frozen=True):
 class FeedRequest(Message, frozen=True):
     after: FeedPosition
     wait_ms: int
+    incarnation: str = ""
+    """The agent that asks; empty: another reader, whose lag nobody watches."""
 
 
 class FeedPage(Message, frozen=True):

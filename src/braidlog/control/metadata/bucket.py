@@ -114,6 +114,10 @@ class BucketMetadata:
         """The newest delta that this process knows of."""
         return self._position
 
+    @property
+    def delta_number(self) -> int:
+        return self._position.number
+
     # ── following ──
 
     async def load(self) -> None:

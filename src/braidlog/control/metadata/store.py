@@ -96,6 +96,16 @@ class SharedMetadata(Protocol):
         ...
 
 
+@runtime_checkable
+class DeltaFollower(Protocol):
+    """Metadata that is a log of numbered deltas in the store."""
+
+    @property
+    def delta_number(self) -> int:
+        """The newest delta that this process knows of."""
+        ...
+
+
 class MetadataStore(Protocol):
     @property
     def fencing_epoch(self) -> int:
