@@ -146,5 +146,5 @@ def test_terminated_by_a_signal(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
         threading.Timer(0, os.kill, (os.getpid(), signal.SIGTERM)).start()
         threading.Event().wait(60)
 
-    monkeypatch.setattr("braidlog.cli.connect.kafka_client.check_listens", waiting)
+    monkeypatch.setattr("braidlog.clients.kafka_client.check_listens", waiting)
     assert run("topic", "list") == 143

@@ -6,8 +6,9 @@ from concurrent.futures import Future
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from braidlog.cli.errors import CommandError, explain, failures_of, tell_outcomes
+from braidlog.cli.errors import explain, tell_outcomes
 from braidlog.cli.output import OutputFormat
+from braidlog.clients.errors import CommandError, failures_of
 from braidlog.runtime.errors import BraidError, Remedy
 
 
@@ -50,7 +51,7 @@ def test_what_may_pass_is_told_by_the_code(code: int, says: str) -> None:
 def test_what_nobody_answers_in_time_is_told_by_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("braidlog.cli.connect.kafka_client.CALL_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("braidlog.clients.kafka_client.CALL_TIMEOUT_S", 0.01)
     answered: Future[None] = Future()
     answered.set_result(None)
     failures = failures_of({"a": answered, "b": Future()})

@@ -12,8 +12,9 @@ import typer.main
 from typer.testing import CliRunner
 
 from braidlog import __version__
-from braidlog.cli.errors import CommandError, explain
+from braidlog.cli.errors import explain
 from braidlog.cli.main import app
+from braidlog.clients.errors import CommandError
 from braidlog.runtime.errors import BraidError
 
 HEAVY = [

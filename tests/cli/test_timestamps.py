@@ -2,8 +2,8 @@
 
 import pytest
 
-from braidlog.cli.errors import WrongUsage
-from braidlog.cli.timestamps import milliseconds
+from braidlog.clients.errors import WrongUsage
+from braidlog.clients.timestamps import milliseconds
 
 
 def test_times() -> None:

@@ -28,8 +28,9 @@ An error has two lines: what happened, and what to do about it. With `BRAIDLOG_T
 
 ## Addresses
 
-Commands that ask a cluster take the address of any agent (`--bootstrap`, or `BRAIDLOG_BOOTSTRAP`) or of the control
-plane (`--control`, or `BRAIDLOG_CONTROL`). The defaults are those of `braid up`: `127.0.0.1:9092` and `127.0.0.1:9190`.
+Commands that ask a cluster take the address of any agent (`--bootstrap`, or `BRAIDLOG_BOOTSTRAP`). Those that ask the
+control plane find it through that agent, or are told where it is (`--control`, or `BRAIDLOG_CONTROL`). The defaults are
+those of `braid up`: `127.0.0.1:9092` and `127.0.0.1:9190`.
 
 An agent has a process, a port and a node id for each core, from its port upwards: 9092, 9093, … `braid up` has one
 process for everything, so there is one port to open. `--shards` changes either."""

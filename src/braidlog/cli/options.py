@@ -38,17 +38,31 @@ ReadyFile = Annotated[
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 
 Control = Annotated[
-    str,
-    typer.Option("--control", envvar="BRAIDLOG_CONTROL", metavar="HOST:PORT", help="The control plane of the cluster."),
+    str | None,
+    typer.Option(
+        "--control",
+        envvar="BRAIDLOG_CONTROL",
+        metavar="HOST:PORT",
+        help="The control plane, if no agent should be asked where it is.",
+    ),
+]
+AnyAgent = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        "-b",
+        envvar="BRAIDLOG_BOOTSTRAP",
+        metavar="HOST:PORT",
+        help="Any agent of the cluster.",
+    ),
 ]
 
-DEFAULT_CONTROL = "127.0.0.1:9190"
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 
 def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
     """Parse NAME=VALUE options into a dictionary."""
-    from braidlog.cli.errors import WrongUsage
+    from braidlog.clients.errors import WrongUsage
 
     found: dict[str, str] = {}
     for text in texts or []:
@@ -63,7 +77,7 @@ T = TypeVar("T", bound=float)
 
 
 def _parsed(parse: Callable[[object], T], option: str, text: str, example: str) -> T:
-    from braidlog.cli.errors import WrongUsage
+    from braidlog.clients.errors import WrongUsage
 
     try:
         return parse(text)

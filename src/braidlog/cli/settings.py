@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from braidlog.cli.errors import WrongUsage
 from braidlog.cli.options import pairs
+from braidlog.clients.errors import WrongUsage
 
 if TYPE_CHECKING:
     from braidlog.runtime.settings import Settings

@@ -8,8 +8,8 @@ from confluent_kafka import Consumer
 from tests.cli.running import braid
 from typer.testing import CliRunner
 
-from braidlog.cli.errors import CommandError
 from braidlog.cli.main import app
+from braidlog.clients.errors import CommandError
 
 
 def test_groups(bootstrap: str) -> None:

@@ -5,8 +5,8 @@ from kio.schema.errors import ErrorCode
 from typer.testing import CliRunner
 
 from braidlog.cli.cluster.jobs import JobKind, JobState, compact_topic
-from braidlog.cli.errors import CommandError
 from braidlog.cli.main import app
+from braidlog.clients.errors import CommandError
 from braidlog.control.interface import jobs as interface
 
 

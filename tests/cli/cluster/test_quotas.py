@@ -6,8 +6,8 @@ import pytest
 from tests.cli.running import braid
 from typer.testing import CliRunner
 
-from braidlog.cli.errors import CommandError, WrongUsage
 from braidlog.cli.main import app
+from braidlog.clients.errors import CommandError, WrongUsage
 
 
 def text(bootstrap: str, *arguments: str) -> str:

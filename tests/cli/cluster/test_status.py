@@ -7,8 +7,8 @@ import pytest
 from tests.cli.running import started
 from typer.testing import CliRunner
 
-from braidlog.cli.cluster.status import _described, _troubles
 from braidlog.cli.main import app
+from braidlog.clients.cluster_status import cluster_status, cluster_troubles
 from braidlog.control.interface import AgentInfo, AgentStatus, ClusterDescription, CopyStatus, JournalStatistics
 
 _JOURNALS = JournalStatistics(*[0] * 15)
@@ -22,16 +22,16 @@ def _description(*lags: int, copy: CopyStatus | None = None) -> ClusterDescripti
 
 
 def test_a_cluster_is_healthy_if_all_agents_follow_and_the_copy_is_young() -> None:
-    assert _troubles(_description(0, 3)) == []
-    assert _described(_description(0, 3), 0)["agents_by_zone"] == {"a": 2}
+    assert cluster_troubles(_description(0, 3)) == []
+    assert cluster_status(_description(0, 3), 0)["agents_by_zone"] == {"a": 2}
 
 
 def test_troubles_are_told() -> None:
-    assert _troubles(_description()) == ["no agent is registered"]
-    assert "does not follow" in _troubles(_description(-1))[0]
-    assert "behind" in _troubles(_description(1_000_000))[0]
-    assert "s old" in _troubles(_description(0, copy=CopyStatus("shipped", 900_000)))[0]
-    assert "no room" in _troubles(_description(0, copy=CopyStatus("shipped", 0, 1, "no room")))[0]
+    assert cluster_troubles(_description()) == ["no agent is registered"]
+    assert "does not follow" in cluster_troubles(_description(-1))[0]
+    assert "behind" in cluster_troubles(_description(1_000_000))[0]
+    assert "s old" in cluster_troubles(_description(0, copy=CopyStatus("shipped", 900_000)))[0]
+    assert "no room" in cluster_troubles(_description(0, copy=CopyStatus("shipped", 0, 1, "no room")))[0]
 
 
 @pytest.fixture(scope="module")

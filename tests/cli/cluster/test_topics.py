@@ -10,8 +10,9 @@ from confluent_kafka import KafkaException
 from tests.cli.running import braid
 from typer.testing import CliRunner
 
-from braidlog.cli.errors import CommandError, WrongUsage, explain
+from braidlog.cli.errors import explain
 from braidlog.cli.main import app
+from braidlog.clients.errors import CommandError, WrongUsage
 from braidlog.runtime.quantities import format_bytes
 
 

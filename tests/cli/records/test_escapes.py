@@ -3,9 +3,9 @@
 import pytest
 from typer.testing import CliRunner
 
-from braidlog.cli.errors import WrongUsage
 from braidlog.cli.main import app
 from braidlog.cli.records.escapes import delimiter, unescape
+from braidlog.clients.errors import WrongUsage
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from confluent_kafka import Message
 from tests.cli.running import braid
 from typer.testing import CliRunner
 
-from braidlog.cli.errors import CommandError, WrongUsage
 from braidlog.cli.main import app
 from braidlog.cli.records.templates import parse_template
+from braidlog.clients.errors import CommandError, WrongUsage
 
 
 def text(*arguments: str, given: str | None = None) -> tuple[str, str]:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from braidlog.cli.errors import WrongUsage
 from braidlog.cli.records.read_range import Span, Start, parse_span
+from braidlog.clients.errors import WrongUsage
 
 
 @pytest.mark.parametrize(

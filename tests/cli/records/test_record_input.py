@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braidlog.cli.errors import CommandError
 from braidlog.cli.records.record_input import JsonLines, Record, TextLines, split
+from braidlog.clients.errors import CommandError
 
 
 @given(st.lists(st.binary(max_size=6).filter(lambda data: b"ab" not in data + b"a"), max_size=8), st.integers(1, 5))

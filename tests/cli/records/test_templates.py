@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
-from braidlog.cli.errors import WrongUsage
 from braidlog.cli.records.templates import line_template, parse_template
+from braidlog.clients.errors import WrongUsage
 
 
 class FakeMessage:

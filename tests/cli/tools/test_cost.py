@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from braidlog.cli.errors import CommandError
 from braidlog.cli.main import app
+from braidlog.clients.errors import CommandError
 
 
 def cost(*arguments: str) -> Any:

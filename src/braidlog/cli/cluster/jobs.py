@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from braidlog.cli.connect.control_client import CALL_TIMEOUT_S, with_control
-from braidlog.cli.errors import CommandError, WrongUsage
-from braidlog.cli.options import DEFAULT_CONTROL, Config, Control, Format, ReadyFile, Set, StoreUrl, Topic, size_bytes
+from braidlog.cli.options import AnyAgent, Config, Control, Format, ReadyFile, Set, StoreUrl, Topic, size_bytes
 from braidlog.cli.output import OutputFormat, counted, emit_json, emit_rows, say
+from braidlog.clients.control_client import CALL_TIMEOUT_S, find_control, with_control
+from braidlog.clients.errors import CommandError, WrongUsage
 
 if TYPE_CHECKING:
     from braidlog.control.interface import CompactionRequested, ControlPlane, JobListing
@@ -94,7 +94,8 @@ def jobs(
         list[JobState] | None,
         typer.Option("--state", metavar="STATE", help="waiting, running, done or failed; repeat for more."),
     ] = None,
-    control: Control = DEFAULT_CONTROL,
+    bootstrap: AnyAgent = None,
+    control: Control = None,
     format: Format = OutputFormat.TEXT,
 ) -> None:
     """List jobs: open ones first, then the newest that are over.
@@ -112,7 +113,7 @@ def jobs(
 
     columns = ["job", "kind", "state", "subject", "bytes_in", "bytes_out", "extents_in", "extents_out", "attempts"]
     columns += ["worker", "started", "seconds", "detail"]
-    emit_rows(format, columns, [_row(each) for each in with_control(control, ask)])
+    emit_rows(format, columns, [_row(each) for each in with_control(find_control(control, bootstrap), ask)])
 
 
 def compact(
@@ -120,7 +121,8 @@ def compact(
     now: Annotated[bool, typer.Option("--now", help="Even if little has changed since the last time.")] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is done.")] = True,
     timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait.")] = 600.0,
-    control: Control = DEFAULT_CONTROL,
+    bootstrap: AnyAgent = None,
+    control: Control = None,
     format: Format = OutputFormat.TEXT,
 ) -> None:
     """Compact a topic now: keep the newest record of each key.
@@ -138,7 +140,7 @@ def compact(
     async def ask(plane: "ControlPlane") -> "list[JobListing]":
         return await compact_topic(plane, topic, timeout_s if wait else 0.0)
 
-    listings = with_control(control, ask)
+    listings = with_control(find_control(control, bootstrap), ask)
     if format is OutputFormat.JSON:
         emit_json([_row(each) for each in listings])
     for each in listings:

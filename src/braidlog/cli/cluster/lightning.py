@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from braidlog.cli.connect.control_client import CALL_TIMEOUT_S, with_control
-from braidlog.cli.options import DEFAULT_CONTROL, Control, Format
+from braidlog.cli.options import AnyAgent, Control, Format
 from braidlog.cli.output import OutputFormat, emit, emit_fields, emit_json, emit_rows
+from braidlog.clients.control_client import CALL_TIMEOUT_S, find_control, with_control
 
 if TYPE_CHECKING:
     from braidlog.control.interface import ControlPlane, JournalDescription, SequenceDescription
@@ -24,7 +24,8 @@ def lightning() -> None:
 
 @app.command()
 def status(
-    control: Control = DEFAULT_CONTROL,
+    bootstrap: AnyAgent = None,
+    control: Control = None,
     sequences_max: Annotated[
         int, typer.Option("--sequences", metavar="N", min=0, max=10_000, help="How many journal sequences to list.")
     ] = 20,
@@ -41,7 +42,7 @@ def status(
     async def ask(plane: "ControlPlane") -> "JournalDescription":
         return await plane.describe_journals(DescribeJournals(sequences_max), timeout_s=CALL_TIMEOUT_S)
 
-    described = with_control(control, ask)
+    described = with_control(find_control(control, bootstrap), ask)
     figures = _figures(described, SystemClock().wall_ms())
     sequences = [_row(each) for each in described.sequences]
     if format is OutputFormat.JSON:

@@ -28,7 +28,7 @@ def _entity(user: str | None, client_id: str | None) -> Entity:
 
 
 def _whose(user: str | None, client_id: str | None) -> Entity:
-    from braidlog.cli.errors import WrongUsage
+    from braidlog.clients.errors import WrongUsage
 
     entity = _entity(user, client_id)
     if not entity:
@@ -58,8 +58,8 @@ def describe(
 
 
 def _quotas(bootstrap: str, entity: Entity) -> list[dict[str, Any]]:
-    from braidlog.cli.connect.kafka_call import call
-    from braidlog.cli.connect.kafka_client import check_listening
+    from braidlog.clients.kafka_call import call
+    from braidlog.clients.kafka_client import check_listening
     from braidlog.wire.calls import request_types
 
     types = request_types(DESCRIBE, VERSION)
@@ -87,7 +87,7 @@ def _shown(quota: str, value: float) -> str:
 def _raise_for(answer: Any) -> None:
     from kio.schema.errors import ErrorCode
 
-    from braidlog.cli.errors import CommandError
+    from braidlog.clients.errors import CommandError
 
     code = ErrorCode(answer.error_code)
     if code is not ErrorCode.none:
@@ -137,7 +137,7 @@ def remove(
     \b
     Example: braid quota remove --client-id loader
     """
-    from braidlog.cli.errors import CommandError
+    from braidlog.clients.errors import CommandError
 
     entity = _whose(user, client_id)
     given = [_known(name) for name in names or []]
@@ -158,7 +158,7 @@ def remove(
 
 
 def _known(name: str) -> str:
-    from braidlog.cli.errors import WrongUsage
+    from braidlog.clients.errors import WrongUsage
 
     if name not in RATES:
         raise WrongUsage(f"{name!r} is not a quota", help=f"Use {' or '.join(RATES)}.")
@@ -166,8 +166,8 @@ def _known(name: str) -> str:
 
 
 def _alter(bootstrap: str, entity: Entity, values: "dict[str, float] | dict[str, None]") -> None:
-    from braidlog.cli.connect.kafka_call import call
-    from braidlog.cli.connect.kafka_client import check_listening
+    from braidlog.clients.kafka_call import call
+    from braidlog.clients.kafka_client import check_listening
     from braidlog.wire.calls import request_types
 
     types = request_types(ALTER, VERSION)

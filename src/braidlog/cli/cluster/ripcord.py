@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from braidlog.cli.connect.control_client import ask_control
-from braidlog.cli.options import Config, Format, Set, StoreUrl
+from braidlog.cli.options import AnyAgent, Config, Format, Set, StoreUrl
 from braidlog.cli.output import OutputFormat, emit, emit_fields, emit_json, emit_rows
+from braidlog.clients.control_client import ask_control
 
 if TYPE_CHECKING:
     from braidlog.control.interface import ControlPlane, JournalDescription
@@ -30,6 +30,7 @@ def ripcord() -> None:
 
 @app.command()
 def status(
+    bootstrap: AnyAgent = None,
     control: Annotated[str | None, typer.Option("--control", metavar="HOST:PORT", help="The control plane.")] = None,
     store: StoreUrl = None,
     config: Config = None,
@@ -38,13 +39,18 @@ def status(
 ) -> None:
     """Show how agents work without the control plane.
 
-    It reads from the store what agents reported, and their snapshot.
+    It reads from the store what agents reported, and their snapshot. In an
+    outage agents do not answer --bootstrap: give --store.
 
     \b
     Example: braid ripcord status --store s3://bucket/prefix
     """
     from braidlog.cli.settings import read_settings
+    from braidlog.clients.agent_facts import find_agent
 
+    if bootstrap is not None:
+        facts = find_agent(bootstrap)
+        control, store = control or facts.control, store or facts.store_url
     found = asyncio.run(_look(read_settings(config, set, {"control": control, "store_url": store})))
     if format is OutputFormat.JSON:
         emit_json(found)
@@ -74,7 +80,7 @@ async def _look(settings: "Settings") -> dict[str, Any]:
 
 async def _ask_control(address: str) -> dict[str, Any]:
     """Ask the control plane about journals, if it is there."""
-    from braidlog.cli.errors import CommandError
+    from braidlog.clients.errors import CommandError
     from braidlog.control.interface import DescribeJournals
     from braidlog.runtime.errors import BraidError
 

@@ -10,15 +10,10 @@ from braidlog.runtime.limits import PARTITIONS_PER_TOPIC_MAX
 
 if TYPE_CHECKING:
     from confluent_kafka import TopicPartition
-    from confluent_kafka.admin import AdminClient
-
-    from braidlog.runtime.quantities import Address
 
 app = typer.Typer(
     help="Create, list, describe, alter, truncate and delete topics.", no_args_is_help=True, rich_markup_mode=None
 )
-
-DESCRIBE_LOG_DIRS, LOG_DIRS_VERSION = 35, 4
 
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC", help="The topics' names.")]
 Configs = Annotated[
@@ -54,8 +49,9 @@ def create(
     from confluent_kafka import KafkaError
     from confluent_kafka.admin import NewTopic
 
-    from braidlog.cli.connect.kafka_client import admin
-    from braidlog.cli.errors import failures_of, kafka_code, tell_outcomes
+    from braidlog.cli.errors import tell_outcomes
+    from braidlog.clients.errors import failures_of, kafka_code
+    from braidlog.clients.kafka_client import admin
 
     configs = pairs(config, "--config")
     names = list(dict.fromkeys(names))
@@ -76,12 +72,13 @@ def list_topics(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, format: Format = Outpu
     \b
     Example: braid topic list --format json
     """
-    from braidlog.cli.connect.kafka_client import CALL_TIMEOUT_S, admin
+    from braidlog.clients.kafka_client import CALL_TIMEOUT_S, admin
+    from braidlog.clients.topics import topic_sizes
     from braidlog.runtime.quantities import Address, format_bytes
 
     client = admin(bootstrap)
     metadata = client.list_topics(timeout=CALL_TIMEOUT_S)
-    sizes = _sizes([Address(broker.host, broker.port) for broker in metadata.brokers.values()])
+    sizes = topic_sizes([Address(broker.host, broker.port) for broker in metadata.brokers.values()])
     rows: list[dict[str, Any]] = [
         {"topic": name, "partitions": len(topic.partitions), "bytes": sizes.get(name, 0)}
         for name, topic in sorted(metadata.topics.items())
@@ -89,21 +86,6 @@ def list_topics(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, format: Format = Outpu
     if format is OutputFormat.TEXT:
         rows = [{**row, "size": format_bytes(row["bytes"])} for row in rows]
     emit_rows(format, ["topic", "partitions", "size"], rows)
-
-
-def _sizes(brokers: "list[Address]") -> dict[str, int]:
-    """Sum the bytes of each topic. Every broker reports the partitions that it leads."""
-    from braidlog.cli.connect.kafka_call import call
-    from braidlog.wire.calls import request_types
-
-    request = request_types(DESCRIBE_LOG_DIRS, LOG_DIRS_VERSION).DescribeLogDirsRequest(topics=None)
-    sizes: dict[str, int] = {}
-    for broker in brokers:
-        for folder in call(broker, DESCRIBE_LOG_DIRS, LOG_DIRS_VERSION, request).results:
-            for topic in folder.topics:
-                held = sum(partition.partition_size for partition in topic.partitions)
-                sizes[topic.name] = sizes.get(topic.name, 0) + held
-    return sizes
 
 
 @app.command()
@@ -118,11 +100,12 @@ def describe(
     \b
     Example: braid topic describe orders
     """
-    from braidlog.cli.connect.kafka_client import admin
+    from braidlog.clients.kafka_client import admin
+    from braidlog.clients.topics import config_rows, partition_rows
 
     client = admin(bootstrap)
-    partitions = _partitions(client, topic)
-    configs = _configs(client, topic, all_configs)
+    partitions = partition_rows(client, topic)
+    configs = config_rows(client, topic, all_configs)
     if format is OutputFormat.JSON:
         emit_json({"topic": topic, "partitions": partitions, "configs": configs})
         return
@@ -130,54 +113,6 @@ def describe(
     if configs:
         emit("")
         emit_rows(format, ["config", "value", "from"], configs)
-
-
-def _partitions(client: "AdminClient", topic: str) -> list[dict[str, Any]]:
-    from confluent_kafka import KafkaException, TopicPartition
-
-    from braidlog.cli.connect.kafka_client import CALL_TIMEOUT_S, offset_bounds
-
-    # A request by name would create a missing topic where auto creation is on.
-    metadata = client.list_topics(timeout=CALL_TIMEOUT_S).topics.get(topic)
-    if metadata is None:
-        raise _no_such_topic(topic)
-    if metadata.error is not None:
-        raise KafkaException(metadata.error)
-    keys = [TopicPartition(topic, number) for number in sorted(metadata.partitions)]
-    rows = []
-    for key, (start, end) in zip(keys, offset_bounds(client, keys), strict=True):
-        rows.append(
-            {
-                "partition": key.partition,
-                "leader": metadata.partitions[key.partition].leader,
-                "log_start_offset": start,
-                "high_watermark": end,
-                "records": end - start,
-            }
-        )
-    return rows
-
-
-def _no_such_topic(topic: str) -> Exception:
-    from braidlog.cli.errors import CommandError
-
-    return CommandError(
-        f"there is no topic {topic!r}", help="`braid topic list` shows the topics; `braid topic create` makes one."
-    )
-
-
-def _configs(client: "AdminClient", topic: str, all_configs: bool) -> list[dict[str, Any]]:
-    from confluent_kafka.admin import ConfigResource, ConfigSource
-
-    from braidlog.cli.connect.kafka_client import result
-
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    entries = result(client.describe_configs([resource]), resource)
-    return [
-        {"config": name, "value": entry.value, "from": ConfigSource(entry.source).name.lower().replace("_", " ")}
-        for name, entry in sorted(entries.items())
-        if all_configs or entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-    ]
 
 
 @app.command()
@@ -205,8 +140,8 @@ def alter(
     """
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
 
-    from braidlog.cli.connect.kafka_client import admin, result
-    from braidlog.cli.errors import WrongUsage
+    from braidlog.clients.errors import WrongUsage
+    from braidlog.clients.kafka_client import admin, result
 
     changes = pairs(set, "--set")
     if not changes and not unset and partitions is None:
@@ -247,8 +182,8 @@ def truncate(
     """
     from confluent_kafka import TopicPartition
 
-    from braidlog.cli.connect.kafka_client import admin, offset_bounds, partitions_of, result
-    from braidlog.cli.errors import WrongUsage
+    from braidlog.clients.errors import WrongUsage
+    from braidlog.clients.kafka_client import admin, offset_bounds, partitions_of, result
 
     if all_records is (before is not None):
         raise WrongUsage("the command does not say which records to delete", help="Give --before OFFSET, or --all.")
@@ -281,7 +216,7 @@ def _truncation(places: "list[TopicPartition]", bounds: list[tuple[int, int]], b
 
     Raises, so that nothing is deleted, if one ends before that.
     """
-    from braidlog.cli.errors import CommandError
+    from braidlog.clients.errors import CommandError
 
     if before is None:
         return [end for _, end in bounds]
@@ -308,8 +243,10 @@ def delete(
     """
     from confluent_kafka import KafkaError
 
-    from braidlog.cli.connect.kafka_client import admin
-    from braidlog.cli.errors import failures_of, kafka_code, tell_outcomes
+    from braidlog.cli.errors import tell_outcomes
+    from braidlog.clients.errors import failures_of, kafka_code
+    from braidlog.clients.kafka_client import admin
+    from braidlog.clients.topics import no_such_topic
 
     names = list(dict.fromkeys(names))
     client = admin(bootstrap)
@@ -319,5 +256,5 @@ def delete(
     for name in absent:
         del failures[name]
     if not if_exists:
-        failures |= {name: _no_such_topic(name) for name in absent}
+        failures |= {name: no_such_topic(name) for name in absent}
     tell_outcomes(format, "topic", "deleted", done, failures, otherwise="was not there")

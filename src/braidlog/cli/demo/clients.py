@@ -3,7 +3,7 @@
 from array import array
 from typing import Any
 
-from braidlog.cli.errors import CommandError
+from braidlog.clients.errors import CommandError
 from braidlog.runtime.clock import Clock
 
 TOPICS = ("demo-orders", "demo-clicks")

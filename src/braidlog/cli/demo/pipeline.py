@@ -91,7 +91,7 @@ def run_pipeline(
 def _create_totals(bootstrap: str) -> None:
     from confluent_kafka.admin import NewTopic
 
-    from braidlog.cli.connect.kafka_client import admin, result
+    from braidlog.clients.kafka_client import admin, result
 
     config = {"cleanup.policy": "compact", "min.compaction.lag.ms": "0"}
     client = admin(bootstrap)  # keep a reference: its answers fail when it is collected
@@ -197,7 +197,7 @@ async def _stored(address: str) -> tuple[int, int]:
 
 async def _compact(address: str) -> None:
     from braidlog.cli.cluster.jobs import compact_topic
-    from braidlog.cli.errors import CommandError
+    from braidlog.clients.errors import CommandError
     from braidlog.control.remote import connect_control
 
     control = connect_control(address, SystemClock(), SystemEntropy())

@@ -10,8 +10,8 @@ from braidlog.cli.demo.account import Account, show, show_pipeline
 from braidlog.cli.demo.clients import PADDING, PARTITIONS, TOPICS, Clients, Ledger
 from braidlog.cli.demo.cluster import Cluster
 from braidlog.cli.demo.pipeline import PipelineAccount, can_run, run_pipeline
-from braidlog.cli.errors import CommandError
 from braidlog.cli.output import OutputFormat, emit_json, say
+from braidlog.clients.errors import CommandError
 from braidlog.cost.bill import Usage, bill
 from braidlog.cost.prices import S3_STANDARD
 from braidlog.runtime.clock import Clock, SystemClock
@@ -67,7 +67,7 @@ class Demo:
     def _create_topics(self) -> None:
         from confluent_kafka.admin import NewTopic
 
-        from braidlog.cli.connect.kafka_client import admin, result
+        from braidlog.clients.kafka_client import admin, result
 
         client = admin(self._cluster.bootstrap)
         futures = client.create_topics([NewTopic(name, PARTITIONS) for name in TOPICS])
@@ -115,7 +115,7 @@ class Demo:
         from confluent_kafka import TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
-        from braidlog.cli.connect.kafka_client import admin, result
+        from braidlog.clients.kafka_client import admin, result
 
         places = [TopicPartition(name, number) for name in TOPICS for number in range(PARTITIONS)]
         client = admin(self._cluster.bootstrap)

@@ -62,8 +62,8 @@ def consume(
     \b
     Example: braid consume numbers --exit | sort -n | tail -1
     """
-    from braidlog.cli.connect.kafka_client import consumer
     from braidlog.cli.records.read_range import Start, parse_span
+    from braidlog.clients.kafka_client import consumer
 
     span = parse_span(start or [])
     show = _shower(format, template, key_delimiter, record_delimiter, b"NULL" if show_null else b"")
@@ -105,8 +105,8 @@ def consume(
 
 
 def _check_group_options(group: str, span: "Span", partitions: list[int] | None) -> None:
-    from braidlog.cli.errors import WrongUsage
     from braidlog.cli.records.read_range import Start
+    from braidlog.clients.errors import WrongUsage
 
     if not group:
         raise WrongUsage("--group is empty", help="Name a group, or leave --group out to read without one.")
@@ -172,8 +172,8 @@ def _places(client: "Consumer", topics: list[str], partitions: list[int]) -> lis
     """List all partitions of the topics, or those that were named."""
     from confluent_kafka import TopicPartition
 
-    from braidlog.cli.connect.kafka_client import CALL_TIMEOUT_S
-    from braidlog.cli.errors import CommandError
+    from braidlog.clients.errors import CommandError
+    from braidlog.clients.kafka_client import CALL_TIMEOUT_S
 
     metadata = client.list_topics(timeout=CALL_TIMEOUT_S).topics
     places = []
@@ -210,9 +210,9 @@ def _shower(
     output: OutputFormat, template: str | None, key_delimiter: str | None, record_delimiter: str, null: bytes
 ) -> "Callable[[Message], object]":
     """Give the function that writes one record."""
-    from braidlog.cli.errors import WrongUsage
     from braidlog.cli.records.escapes import delimiter, unescape
     from braidlog.cli.records.templates import line_template, parse_template
+    from braidlog.clients.errors import WrongUsage
 
     if output is OutputFormat.JSON:
         if template is not None or key_delimiter is not None:

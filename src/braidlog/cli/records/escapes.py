@@ -2,7 +2,7 @@
 
 import re
 
-from braidlog.cli.errors import WrongUsage
+from braidlog.clients.errors import WrongUsage
 
 _NAMED = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "a": b"\a", "b": b"\b", "e": b"\x1b", "f": b"\f", "v": b"\v"}
 _ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|(.?))", re.DOTALL)

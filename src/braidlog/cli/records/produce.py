@@ -94,10 +94,10 @@ def produce(
     \b
     Example: seq 1000 | braid produce numbers
     """
-    from braidlog.cli.connect.kafka_client import producer
-    from braidlog.cli.errors import CommandError
     from braidlog.cli.records.escapes import delimiter
     from braidlog.cli.records.record_input import BY_KEY, RECORD_BYTES_MAX, JsonLines, TextLines, split
+    from braidlog.clients.errors import CommandError
+    from braidlog.clients.kafka_client import producer
 
     common = _common(partition if partition is not None else BY_KEY, timestamp, header)
     lines: TextLines | JsonLines
@@ -137,7 +137,7 @@ def produce(
 
 def _common(partition: int, timestamp: str | None, header: list[str] | None) -> "Record":
     from braidlog.cli.records.record_input import Record
-    from braidlog.cli.timestamps import milliseconds
+    from braidlog.clients.timestamps import milliseconds
 
     headers = tuple((name, value.encode()) for name, value in pairs(header, "--header").items())
     common = Record(None, headers=headers, partition=partition)
@@ -145,7 +145,7 @@ def _common(partition: int, timestamp: str | None, header: list[str] | None) -> 
 
 
 def _refuse_text_options(key_delimiter: str | None, empty_is_null: bool) -> None:
-    from braidlog.cli.errors import WrongUsage
+    from braidlog.clients.errors import WrongUsage
 
     if key_delimiter is not None or empty_is_null:
         raise WrongUsage(
@@ -174,7 +174,7 @@ def _send(client: "Producer", deliveries: _Deliveries, topic: str, record: "Reco
 def _finish(topic: str, deliveries: _Deliveries, remaining: int, output: OutputFormat) -> None:
     from confluent_kafka import KafkaException
 
-    from braidlog.cli.errors import CommandError
+    from braidlog.clients.errors import CommandError
 
     if deliveries.error is not None:
         raise KafkaException(deliveries.error)

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from braidlog.cli.errors import WrongUsage
 from braidlog.cli.output import say
-from braidlog.cli.timestamps import milliseconds
+from braidlog.clients.errors import WrongUsage
+from braidlog.clients.timestamps import milliseconds
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, TopicPartition
@@ -87,7 +87,7 @@ def _counted(client: "Consumer", place: "TopicPartition", span: Span) -> int:
 
 def bounds(client: "Consumer", place: "TopicPartition") -> tuple[int, int]:
     """Give a partition's first offset and its end offset."""
-    from braidlog.cli.connect.kafka_client import CALL_TIMEOUT_S
+    from braidlog.clients.kafka_client import CALL_TIMEOUT_S
 
     low, high = client.get_watermark_offsets(place, timeout=CALL_TIMEOUT_S)
     return low, high
@@ -102,7 +102,7 @@ def offsets_at(
     """
     from confluent_kafka import KafkaException, TopicPartition
 
-    from braidlog.cli.connect.kafka_client import CALL_TIMEOUT_S
+    from braidlog.clients.kafka_client import CALL_TIMEOUT_S
 
     asked = [TopicPartition(place.topic, place.partition, moment_ms) for place in places]
     found = client.offsets_for_times(asked, timeout=CALL_TIMEOUT_S)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NoReturn
 
-from braidlog.cli.errors import CommandError
+from braidlog.clients.errors import CommandError
 
 RECORD_BYTES_MAX = 64 * 1024 * 1024
 READ_BYTES = 64 * 1024

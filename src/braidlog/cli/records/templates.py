@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from braidlog.cli.errors import WrongUsage
 from braidlog.cli.records.escapes import unescape
+from braidlog.clients.errors import WrongUsage
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

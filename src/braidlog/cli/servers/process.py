@@ -11,8 +11,8 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from braidlog.cli.errors import CommandError
 from braidlog.cli.output import OutputFormat, emit_json, say
+from braidlog.clients.errors import CommandError
 
 if TYPE_CHECKING:
     from braidlog.node.assembly import Endpoints

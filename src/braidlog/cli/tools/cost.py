@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from braidlog.cli.errors import WrongUsage
 from braidlog.cli.options import Format, duration_s, rate_bytes_per_s, size_bytes
 from braidlog.cli.output import OutputFormat, emit, emit_fields, emit_json, emit_rows
+from braidlog.clients.errors import WrongUsage
 
 if TYPE_CHECKING:
     from braidlog.cost.shuffle import HourlyBill, ShuffleLoad

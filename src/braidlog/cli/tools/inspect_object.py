@@ -46,7 +46,7 @@ def _absolute(url: str) -> str:
 
 
 async def _describe(url: str) -> dict[str, Any]:
-    from braidlog.cli.errors import CommandError
+    from braidlog.clients.errors import CommandError
     from braidlog.objects.format import describe, read_footer
     from braidlog.objects.open import open_store
     from braidlog.objects.store import NotFound

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from braidlog.cli.errors import WrongUsage
 from braidlog.cli.options import Format, ReadyFile, duration_s, size_bytes
 from braidlog.cli.output import OutputFormat, emit_fields, emit_json, say
+from braidlog.clients.errors import WrongUsage
 
 if TYPE_CHECKING:
     from braidlog.spark.shuffle.expiry.expire import ExpiryReport, StatesReport

@@ -118,7 +118,7 @@ def mutants(
 
 
 def _check_names(scenario: str, mistake: str) -> None:
-    from braidlog.cli.errors import WrongUsage
+    from braidlog.clients.errors import WrongUsage
     from braidlog.sim.mistakes import MISTAKES
     from braidlog.sim.scenarios import SCENARIOS
 

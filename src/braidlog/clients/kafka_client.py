@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from braidlog.cli.connect.reachability import check_listens
-from braidlog.cli.errors import CommandError
+from braidlog.clients.errors import CommandError
+from braidlog.clients.reachability import check_listens
 from braidlog.runtime.quantities import Address
 
 if TYPE_CHECKING:

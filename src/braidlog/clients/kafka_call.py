@@ -3,8 +3,8 @@
 import socket
 from typing import Any
 
-from braidlog.cli.connect.reachability import CONNECT_TIMEOUT_S
-from braidlog.cli.errors import CommandError
+from braidlog.clients.errors import CommandError
+from braidlog.clients.reachability import CONNECT_TIMEOUT_S
 from braidlog.runtime.quantities import Address
 
 CALL_TIMEOUT_S = 10.0

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from braidlog.cli.errors import WrongUsage
+from braidlog.clients.errors import WrongUsage
 
 
 def milliseconds(option: str, text: str) -> int:

@@ -5,7 +5,7 @@ Kafka clients would retry until their timeout.
 
 import socket
 
-from braidlog.cli.errors import CommandError, WrongUsage
+from braidlog.clients.errors import CommandError, WrongUsage
 from braidlog.runtime.quantities import Address
 
 CONNECT_TIMEOUT_S = 2.0

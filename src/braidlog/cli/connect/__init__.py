@@ -1,1 +1,0 @@
-"""Connections to Kafka agents and to the control plane."""
