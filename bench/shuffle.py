@@ -15,9 +15,12 @@ import argparse
 import asyncio
 import json
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -302,6 +305,33 @@ SCENARIOS: dict[str, Callable[[Scale], Figures]] = {
 }
 
 
+def each_alone(
+    names: Sequence[str], run_alone: Callable[[str, Path], bool], out: Path | None
+) -> tuple[Figures, list[str]]:
+    """Runs each scenario by itself, and keeps its figures as soon as it has ended. The second result names those that
+    failed."""
+    figures: Figures = {}
+    failed: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="braidlog-bench-") as folder:
+        for name in names:
+            found = Path(folder) / f"{name}.json"
+            if not run_alone(name, found):
+                failed.append(name)
+                say(f"FAILED {name}")
+                continue
+            figures |= json.loads(found.read_text())
+            if out is not None:
+                out.write_text(json.dumps(figures, indent=2))
+    return figures, failed
+
+
+def in_own_process(name: str, out: Path, *, quick: bool) -> bool:
+    """A process has one JVM, which keeps the settings and the environment of its first session. So each scenario has
+    a process of its own."""
+    command = [sys.executable, __file__, "--only", name, "--out", str(out), *(["--quick"] if quick else [])]
+    return subprocess.run(command, check=False).returncode == 0 and out.exists()
+
+
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -316,10 +346,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", choices=sorted(SCENARIOS), action="append")
     arguments = parser.parse_args()
-    figures: Figures = {}
-    for name in arguments.only or SCENARIOS:
-        say(f"── {name}")
-        figures |= SCENARIOS[name](Scale(arguments.quick))
+    names = arguments.only or list(SCENARIOS)
+    if len(names) == 1:
+        say(f"── {names[0]}")
+        figures, failed = SCENARIOS[names[0]](Scale(arguments.quick)), []
+    else:
+        figures, failed = each_alone(names, partial(in_own_process, quick=arguments.quick), arguments.out)
     for name, target in TARGETS.items():
         if name in figures:
             verdict(name, figures[name], figures[name] <= target, f"at most {target:.4g}")
@@ -331,6 +363,8 @@ def main() -> None:
         print(text)
     else:
         arguments.out.write_text(text)
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -83,6 +83,7 @@ class BlobShuffle:
                 zone=options.zone,
                 cache=options.cache,
                 shared=options.shared,
+                share_wait_s=parse_seconds(options.share_wait),
             )
             self._heartbeat = HeartbeatThread(store, job, parse_seconds(options.retention))
         except ValueError as error:

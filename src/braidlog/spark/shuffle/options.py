@@ -32,6 +32,8 @@ class ShuffleOptions:
     shared: bool = False
     """Whether the tasks of a node pack the rows that they have left at their end together, through a process beside
     them. This makes fewer and larger batches where many tasks have few rows each."""
+    share_wait: float | str = "1s"
+    """How long a finished task waits for others to fill a batch together. Its slot is idle meanwhile."""
     retention: float | str = RETENTION_S_DEFAULT
     """The retention that `braid shuffle expire` is run with. The application writes its heartbeat several times
     within it."""

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ from braidlog.spark.shuffle.caches import NO_CACHE
 from braidlog.spark.shuffle.debatcher import BatchReader, Debatcher, DebatcherSettings
 from braidlog.spark.shuffle.notification import Notification
 from braidlog.spark.shuffle.service.client import NodeService, ServiceMember
+from braidlog.spark.shuffle.service.server import NodeSettings
 from braidlog.spark.shuffle.service.shared_buffers import SharedBuffers, TooMuchHeld, decode_runs, encode_runs
 
 if TYPE_CHECKING:
@@ -191,9 +192,9 @@ async def services(folder: Path, count: int, *, idle_s_max: float = 60.0) -> Asy
     """As many processes of Spark would see it, here in one."""
     made = [
         NodeService(
-            f"file://{folder}/store",
-            BatcherSettings("test", batch_bytes=1 << 20, interval_s=WAIT_S),
-            NO_CACHE,
+            NodeSettings(
+                f"file://{folder}/store", BatcherSettings("test", batch_bytes=1 << 20, interval_s=WAIT_S), NO_CACHE
+            ),
             clock=SystemClock(),
             entropy=SystemEntropy(),
             idle_s_max=idle_s_max,
@@ -300,16 +301,38 @@ async def test_it_is_done_without_where_the_folder_is_not_ours_alone(tmp_path: P
         assert not processes(nodes)
 
 
+def ends_when_both_are_present(node: NodeSettings) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Passes rows on, and ends when two tasks are members of the node's service."""
+
+    async def wait() -> None:
+        service = NodeService(node, clock=SystemClock(), entropy=SystemEntropy())
+        async with asyncio.timeout(4 * WAIT_S):
+            while (found := await service.statistics()) is None or found.tasks < 2:
+                await asyncio.sleep(0.05)
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        asyncio.run(wait())
+
+    return work
+
+
+@pytest.mark.slow
 def test_spark_tasks_share_their_batches(spark: "SparkSession", tmp_path: Path) -> None:
     from pyspark.sql import Observation
 
-    df = spark.range(0, 4_000, 1, 12).selectExpr("id", "sha2(string(id), 256) text")
+    df = spark.range(0, 4_000, 1, 2).selectExpr("id", "sha2(string(id), 256) text")
     batches = {}
     found = {}
+    patient = f"{4 * WAIT_S:.0f}s"
     for shared in (False, True):
-        shuffle = BlobShuffle(f"file://{tmp_path}/{shared}", zones=["a", "b"], shared=shared)
+        shuffle = BlobShuffle(
+            f"file://{tmp_path}/{shared}", zones=["a", "b"], shared=shared, share_wait=patient, batch_interval=patient
+        )
+        # Both tasks run at the same time, and neither comes to its end before the other has begun.
+        rows = df.mapInArrow(ends_when_both_are_present(shuffle.plan(6).node_settings), df.schema) if shared else df
         observation = Observation(f"shared {shared}")
-        shuffled = shuffle.repartition(df, 6, "text", observe=observation)
+        shuffled = shuffle.repartition(rows, 6, "text", observe=observation)
         found[shared] = sorted(
             tuple(row) for row in shuffled.selectExpr("id", "text", "spark_partition_id()").collect()
         )
@@ -317,6 +340,5 @@ def test_spark_tasks_share_their_batches(spark: "SparkSession", tmp_path: Path) 
         shuffle.stop()
     assert found[True] == found[False]
     assert len(found[True]) == 4_000
-    assert batches[False] == 24  # of each task one for each zone
-    # How many run at the same moment, and so share, is chance: the tests above say what sharing does.
-    assert batches[True] <= 24
+    assert batches[False] == 4  # of each task one for each zone
+    assert batches[True] == 2

@@ -25,22 +25,27 @@ from braidlog.runtime.errors import ControlUnavailable, DeadlineExceeded
 from braidlog.runtime.limits import RPC_MESSAGE_BYTES_MAX
 from braidlog.runtime.rpc.client import RpcClient
 from braidlog.runtime.tasks import TaskGroup
-from braidlog.spark.shuffle.batcher import BatcherSettings
 from braidlog.spark.shuffle.buffers import Chunk
-from braidlog.spark.shuffle.caches import ShuffleCache
 from braidlog.spark.shuffle.notification import Notification
 from braidlog.spark.shuffle.service.server import (
     IDLE_S_MAX,
     SEEN_METHOD,
     SHARE_METHOD,
+    STATISTICS_METHOD,
     STAY_METHOD,
     TOKEN_BYTES,
+    NodeSettings,
     ServiceSettings,
 )
-from braidlog.spark.shuffle.service.shared_buffers import TooMuchHeld, decode_notifications, encode_runs
+from braidlog.spark.shuffle.service.shared_buffers import (
+    SharingStatistics,
+    TooMuchHeld,
+    decode_notifications,
+    encode_runs,
+)
 
-START_S_MAX = 10.0
-"""How long a task tries to reach the service before it goes on without it."""
+START_S_MAX = 60.0
+"""How long a task tries to reach the service while it works. It waits for that only at its end: see `JOIN_S_MAX`."""
 JOIN_S_MAX = 5.0
 """How long a task that has all its rows waits for a service that starts."""
 SHARE_S_MAX = 120.0
@@ -59,19 +64,17 @@ class NodeService:
 
     def __init__(
         self,
-        store_url: str,
-        batcher: BatcherSettings,
-        cache: ShuffleCache,
+        node: NodeSettings,
         *,
         clock: Clock,
         entropy: Entropy,
         idle_s_max: float = IDLE_S_MAX,
         folder: Path | None = None,
     ) -> None:
-        name = blake2b(msgspec.json.encode([store_url, batcher, cache]), digest_size=12).hexdigest()
+        name = blake2b(msgspec.json.encode(node), digest_size=12).hexdigest()
         self._folder = folder if folder is not None else _own_folder()
         path = str(self._folder / f"{name}.socket")
-        self._settings = ServiceSettings(store_url, batcher, cache, path, idle_s_max=idle_s_max)
+        self._settings = ServiceSettings(node, path, idle_s_max=idle_s_max)
         self._clock = clock
         self._entropy = entropy
         self._client: RpcClient | None = None
@@ -100,6 +103,20 @@ class NodeService:
                 self._settings.socket_path, self._clock, self._entropy.fork("rpc"), connect_timeout_s=START_S_MAX
             )
         return self._client
+
+    async def statistics(self) -> SharingStatistics | None:
+        """Ask the service for its statistics.
+
+        None if none answers. It is not started for this.
+        """
+        client = RpcClient(self._settings.socket_path, self._clock, self._entropy.fork("statistics"))
+        try:
+            answer = await client.call(STATISTICS_METHOD, b"", START_S_MAX)
+        except (ControlUnavailable, DeadlineExceeded):
+            return None
+        finally:
+            await client.close()
+        return msgspec.json.decode(answer, type=SharingStatistics)
 
     def give_up(self) -> None:
         self._without_until_s = self._clock.monotonic_s() + UNAVAILABLE_S

@@ -22,21 +22,34 @@ from braidlog.runtime.entropy import SystemEntropy
 from braidlog.runtime.rpc.server import Handler, RpcServer
 from braidlog.spark.shuffle.batcher import BatcherSettings
 from braidlog.spark.shuffle.caches import ShuffleCache
-from braidlog.spark.shuffle.service.shared_buffers import SharedBuffers, decode_runs, encode_notifications
+from braidlog.spark.shuffle.service.shared_buffers import WAIT_S_MAX, SharedBuffers, decode_runs, encode_notifications
 
 SEEN_METHOD = "shuffle_seen"
 STAY_METHOD = "shuffle_stay"
 SHARE_METHOD = "shuffle_share"
+STATISTICS_METHOD = "shuffle_statistics"
 TOKEN_BYTES = 16
 IDLE_S_MAX = 60.0
 _LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceSettings:
+class NodeSettings:
+    """What tasks and the service of a node have in common.
+
+    Tasks with other settings have another service.
+    """
+
     store_url: str
     batcher: BatcherSettings
     cache: ShuffleCache
+    share_wait_s: float = WAIT_S_MAX
+    """How long a finished task waits for others to fill its batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    node: NodeSettings
     socket_path: str
     idle_s_max: float = IDLE_S_MAX
 
@@ -65,7 +78,10 @@ def handlers(buffers: SharedBuffers) -> dict[str, Handler]:
         runs = decode_runs(body[TOKEN_BYTES:])
         return encode_notifications(await buffers.share(body[:TOKEN_BYTES].hex(), runs))
 
-    return {SEEN_METHOD: seen, STAY_METHOD: stay, SHARE_METHOD: share}
+    async def statistics(_body: bytes, _: float | None) -> bytes:
+        return msgspec.json.encode(buffers.statistics())
+
+    return {SEEN_METHOD: seen, STAY_METHOD: stay, SHARE_METHOD: share, STATISTICS_METHOD: statistics}
 
 
 async def serve(settings: ServiceSettings, clock: Clock) -> None:
@@ -75,15 +91,17 @@ async def serve(settings: ServiceSettings, clock: Clock) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     entropy = SystemEntropy()
-    store = open_store(settings.store_url, clock=clock, entropy=entropy.fork("store"))
-    layer = settings.cache.build(store, settings.batcher.zone, clock=clock, entropy=entropy.fork("cache"))
+    node = settings.node
+    store = open_store(node.store_url, clock=clock, entropy=entropy.fork("store"))
+    layer = node.cache.build(store, node.batcher.zone, clock=clock, entropy=entropy.fork("cache"))
     server = RpcServer({})
     # Each Python process of Spark runs one task at a time, and stays connected between tasks.
     buffers = SharedBuffers(
         layer,
-        settings.batcher,
+        node.batcher,
         clock=clock,
         entropy=entropy.fork("batches"),
+        wait_s_max=node.share_wait_s,
         slots=lambda: len(server.connections),
     )
     with suppress(FileNotFoundError):

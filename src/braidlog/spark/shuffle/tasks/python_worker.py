@@ -15,9 +15,10 @@ from braidlog.runtime.clock import Clock, SystemClock
 from braidlog.runtime.entropy import Entropy, SystemEntropy
 from braidlog.spark.errors import JobError
 from braidlog.spark.event_loop import PerProcess, event_loop_thread
-from braidlog.spark.shuffle.batcher import BatcherSettings, arena_for
+from braidlog.spark.shuffle.batcher import arena_for
 from braidlog.spark.shuffle.caches import ShuffleCache
 from braidlog.spark.shuffle.service.client import NodeService
+from braidlog.spark.shuffle.service.server import NodeSettings
 from braidlog.writing.arena import Arena
 
 T = TypeVar("T")
@@ -46,8 +47,7 @@ class PythonWorker:
         self.read_in = ThreadPoolExecutor(1, thread_name_prefix="braidlog-read")
         self._layers: dict[tuple[ShuffleCache, str], Layer] = {}
         self._shared: dict[type[Any], Any] = {}
-        self._store_url = store_url
-        self._services: dict[tuple[BatcherSettings, ShuffleCache], NodeService] = {}
+        self._services: dict[NodeSettings, NodeService] = {}
         self.store: Store = self.loop.run(self._open(store_url))
 
     async def layer(self, cache: ShuffleCache, zone: str) -> Layer:
@@ -58,14 +58,12 @@ class PythonWorker:
             self._layers[(cache, zone)] = found
         return found
 
-    async def node_service(self, settings: BatcherSettings, cache: ShuffleCache) -> NodeService:
+    async def node_service(self, settings: NodeSettings) -> NodeService:
         """Return the client of the process that packs this node's last rows together."""
-        found = self._services.get((settings, cache))
+        found = self._services.get(settings)
         if found is None:
-            found = NodeService(
-                self._store_url, settings, cache, clock=self.clock, entropy=self.entropy.fork("service")
-            )
-            self._services[(settings, cache)] = found
+            found = NodeService(settings, clock=self.clock, entropy=self.entropy.fork("service"))
+            self._services[settings] = found
         return found
 
     def arena(self, batch_bytes: int) -> Arena:

@@ -19,6 +19,7 @@ from braidlog.spark.shuffle.debatcher import Debatcher, DebatcherSettings, Read
 from braidlog.spark.shuffle.local_debatcher import LocalDebatcher
 from braidlog.spark.shuffle.notification import Notification, from_arrow, to_arrow
 from braidlog.spark.shuffle.service.client import ServiceMember
+from braidlog.spark.shuffle.service.server import NodeSettings
 from braidlog.spark.shuffle.tasks.python_worker import PythonWorker, python_worker
 
 ZONE_VARIABLE = "BRAIDLOG_ZONE"
@@ -51,6 +52,7 @@ class ShufflePlan:
     cache: ShuffleCache
     shared: bool = False
     """Whether the tasks of a node pack their last rows together."""
+    share_wait_s: float = 1.0
 
     @property
     def zone_of_partition(self) -> list[str]:
@@ -71,6 +73,11 @@ class ShufflePlan:
             linger=LINGER,
             zone=own_zone(self),
         )
+
+    @property
+    def node_settings(self) -> NodeSettings:
+        """What the process beside this node's tasks must know."""
+        return NodeSettings(self.store_url, self.batcher_settings, self.cache, self.share_wait_s)
 
     @property
     def debatcher_settings(self) -> DebatcherSettings:
@@ -133,7 +140,7 @@ def write_rows(
 
 
 async def _begin(plan: ShufflePlan, worker: PythonWorker) -> tuple[Batcher, ServiceMember | None]:
-    member = (await worker.node_service(plan.batcher_settings, plan.cache)).member() if plan.shared else None
+    member = (await worker.node_service(plan.node_settings)).member() if plan.shared else None
     batcher = Batcher(
         await worker.layer(plan.cache, own_zone(plan)),
         plan.batcher_settings,
