@@ -4,7 +4,12 @@ import random
 
 import pytest
 
-from braidlog.agent.connections.request_memory import BUFFER_BYTES_FIRST, STEP_BYTES, ArrivingFrame, RequestMemory
+from braidlog.agent.connections.request_memory import (
+    BUFFER_BYTES_FIRST,
+    BUFFER_BYTES_LEAST,
+    STEP_BYTES,
+    RequestMemory,
+)
 
 MIB = 1024 * 1024
 
@@ -15,7 +20,7 @@ class Client:
     def __init__(self, intake: RequestMemory, length: int, piece_bytes: int) -> None:
         self.intake = intake
         self.piece_bytes = piece_bytes
-        self.frame = ArrivingFrame(length, memoryview(b"head"))
+        self.frame = intake.begin(length, memoryview(b"head"))
         self.is_whole = False
         self._count()
 
@@ -26,7 +31,7 @@ class Client:
     def send(self) -> None:
         if self.is_whole or self.frame.is_waiting:
             return
-        piece = min(self.piece_bytes, len(self.frame.unfilled()))
+        piece = min(self.piece_bytes, len(self.intake.unfilled(self.frame)))
         self.frame.filled_bytes += piece
         if self.frame.filled_bytes == self.frame.length:
             self.is_whole = True
@@ -40,10 +45,11 @@ def test_what_is_announced_takes_nothing() -> None:
     clients = [Client(intake, 100 * MIB, MIB) for _ in range(60)]
     assert intake.used_bytes == 60 * len(b"head")
     assert intake.try_admit(MIB)
+    assert sum(len(client.frame.view) for client in clients) == intake.buffer_bytes
+    assert intake.buffer_bytes <= 8 * MIB + 60 * BUFFER_BYTES_LEAST, "nor is much memory reserved for it"
     for client in clients:
-        assert len(client.frame.view) <= BUFFER_BYTES_FIRST, "nor is memory reserved for it"
         intake.drop(client.frame)
-    assert intake.used_bytes == MIB
+    assert (intake.used_bytes, intake.buffer_bytes) == (MIB, 0)
 
 
 def test_small_requests_pass_large_ones_that_wait() -> None:
@@ -100,12 +106,15 @@ def test_all_large_requests_get_through_within_bounds(seed: int) -> None:
     assert (intake.used_bytes, intake.waiting) == (0, 0)
 
 
-def test_a_buffer_grows_with_what_is_in_it() -> None:
+@pytest.mark.parametrize(("budget_bytes", "first_bytes"), [(64 * MIB, BUFFER_BYTES_FIRST), (MIB, BUFFER_BYTES_LEAST)])
+def test_a_buffer_grows_with_what_is_in_it(budget_bytes: int, first_bytes: int) -> None:
     data = random.Random(1).randbytes(3 * BUFFER_BYTES_FIRST + 17)
-    frame = ArrivingFrame(len(data), memoryview(data)[:100])
+    intake = RequestMemory(budget_bytes)
+    frame = intake.begin(len(data), memoryview(data)[:100])
+    assert len(frame.view) == first_bytes
     while frame.filled_bytes < frame.length:
-        assert len(frame.view) <= max(BUFFER_BYTES_FIRST, 2 * frame.filled_bytes)
-        room = frame.unfilled()
+        assert intake.buffer_bytes == len(frame.view) <= max(first_bytes, 2 * frame.filled_bytes)
+        room = intake.unfilled(frame)
         room[:] = data[frame.filled_bytes : frame.filled_bytes + len(room)]
         frame.filled_bytes += len(room)
     assert bytes(frame.view) == data

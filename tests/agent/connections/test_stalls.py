@@ -6,7 +6,7 @@ from braidlog.agent.connections.request_memory import ArrivingFrame, RequestMemo
 from braidlog.agent.connections.response_memory import ResponseMemory
 from braidlog.agent.connections.stalls import FRAME_INTERVALS_MAX, Progress, Stalls
 
-FRAME = ArrivingFrame(12_000, memoryview(b""))
+FRAME = ArrivingFrame(12_000, memoryview(b""), 12_000)
 PACE = FRAME.length // FRAME_INTERVALS_MAX
 """Bytes an interval that are just enough."""
 

@@ -1,5 +1,6 @@
 """The sweeper deletes objects that nothing refers to, and none that could still be sequenced."""
 
+import pytest
 from tests.control.driver import Plane, batch, create_topic, make_object, pass_epochs, upload
 
 from braidlog.control.interface import (
@@ -8,6 +9,7 @@ from braidlog.control.interface import (
     DeleteTopics,
     TopicRef,
 )
+from braidlog.control.log import sweeper
 
 
 async def test_an_orphan_is_swept_and_can_never_be_sequenced(plane: Plane) -> None:
@@ -83,3 +85,28 @@ async def test_an_object_with_nothing_accepted_is_swept(plane: Plane) -> None:
     assert (await plane.service.commit_object(request)).extents[0].verdicts[0].error_code == 100
     plane.clock.advance(61)
     assert (await plane.service.parts.sweeper.run_once()).unreferenced_count == 1
+
+
+async def test_objects_that_must_stay_do_not_hold_up_the_rest(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest rows fill whole steps, and none of them may go yet."""
+    monkeypatch.setattr(sweeper, "_OBJECTS_PER_STEP", 2)
+    topic = await create_topic(plane.service)
+    keys = []
+    for _ in range(9):
+        request = await upload(plane, topic)
+        await plane.service.commit_object(request)
+        keys.append(request.key)
+    await plane.service.delete_records(DeleteRecords(topic.partition_ids[0], -1))
+    plane.clock.advance(61)
+    must_stay = {*keys[:5], keys[7]}
+
+    class Unsequenced:
+        def may_delete(self, key: str) -> bool:
+            return key not in must_stay
+
+    plane.service.parts.sweeper._journal_files = Unsequenced()
+    assert (await plane.service.parts.sweeper.run_once()).unreferenced_count == 3
+    assert set(plane.keys) == must_stay
+    must_stay.clear()
+    assert (await plane.service.parts.sweeper.run_once()).unreferenced_count == 6
+    assert plane.keys == []

@@ -226,7 +226,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
-            return self._frame.unfilled()
+            return self._request_memory.unfilled(self._frame)
         if self._parsed == self._filled:
             self._parsed = self._filled = 0
         elif RECEIVE_BYTES - self._filled < 4096:
@@ -318,7 +318,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
         The rest of the frame is read into that buffer.
         """
-        self._frame = ArrivingFrame(length, self._receive_view[start : self._filled])
+        self._frame = self._request_memory.begin(length, self._receive_view[start : self._filled])
         self._parsed = self._filled = 0
         self._count(self._frame)
 

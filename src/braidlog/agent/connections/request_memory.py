@@ -11,6 +11,9 @@ passed it.
 Frames that have arrived in part could fill the budget and wait for each other. So one frame at a time gets all the room
 that it needs, as soon as the requests being handled leave that much. In the worst case there are half a budget of
 unfinished frames and one whole frame beside a budget full of requests.
+
+A frame's buffer is larger than what has arrived of it. While the buffers of all unfinished frames fit the room that is
+meant for such frames, a buffer begins large. Past that it begins small and doubles as it is filled.
 """
 
 from collections import OrderedDict, deque
@@ -28,6 +31,8 @@ STEP_BYTES = 1024 * 1024
 """How much room a frame that waited gets at a time, and the most that is read at once."""
 BUFFER_BYTES_FIRST = 4 * 1024 * 1024
 """The first size of a frame's buffer. For a frame that claims to be larger, the buffer grows as it is filled."""
+BUFFER_BYTES_LEAST = 128 * 1024
+"""The first size of a frame's buffer while many frames have announced much and sent little."""
 
 
 class ArrivingFrame:
@@ -35,9 +40,9 @@ class ArrivingFrame:
 
     __slots__ = ("counted_bytes", "filled_bytes", "is_waiting", "length", "view")
 
-    def __init__(self, length: int, start: memoryview) -> None:
+    def __init__(self, length: int, start: memoryview, buffer_bytes: int) -> None:
         self.length = length
-        self.view = memoryview(unzeroed(min(length, BUFFER_BYTES_FIRST)))
+        self.view = memoryview(unzeroed(buffer_bytes))
         self.filled_bytes = len(start)
         self.view[: self.filled_bytes] = start
         self.counted_bytes = 0
@@ -45,13 +50,13 @@ class ArrivingFrame:
         self.is_waiting = False
         """Whether the frame waits for room."""
 
-    def unfilled(self) -> memoryview:
-        """The buffer for the next bytes."""
-        if self.filled_bytes == len(self.view):
-            larger = memoryview(unzeroed(min(self.length, 2 * len(self.view))))
-            larger[: self.filled_bytes] = self.view
-            self.view = larger
-        return self.view[self.filled_bytes : self.filled_bytes + STEP_BYTES]
+    def grow(self) -> int:
+        """Double the buffer, at most to the whole frame. Returns by how many bytes."""
+        larger = memoryview(unzeroed(min(self.length, 2 * len(self.view))))
+        larger[: self.filled_bytes] = self.view
+        more_bytes = len(larger) - len(self.view)
+        self.view = larger
+        return more_bytes
 
 
 class RequestMemory:
@@ -64,6 +69,8 @@ class RequestMemory:
         self._arriving_bytes_max = bytes_max // ARRIVING_SHARE
         self._handled_bytes = 0
         self._arriving_bytes = 0
+        self._buffer_bytes = 0
+        """The size of all arriving frames' buffers, filled or not."""
         self._small: deque[tuple[int, Callable[[], None]]] = deque()
         self._large: OrderedDict[ArrivingFrame, Callable[[], None]] = OrderedDict()
         self._favoured: ArrivingFrame | None = None
@@ -76,6 +83,10 @@ class RequestMemory:
     @property
     def used_bytes(self) -> int:
         return self._handled_bytes + self._arriving_bytes
+
+    @property
+    def buffer_bytes(self) -> int:
+        return self._buffer_bytes
 
     @property
     def waiting(self) -> int:
@@ -109,6 +120,20 @@ class RequestMemory:
 
     # ── frames that arrive ──
 
+    def begin(self, length: int, start: memoryview) -> ArrivingFrame:
+        """Return a buffer for a frame of which only the start has arrived."""
+        buffer_bytes = min(length, BUFFER_BYTES_FIRST)
+        if self._buffer_bytes + buffer_bytes > self._arriving_bytes_max:
+            buffer_bytes = min(length, max(BUFFER_BYTES_LEAST, len(start)))
+        self._buffer_bytes += buffer_bytes
+        return ArrivingFrame(length, start, buffer_bytes)
+
+    def unfilled(self, frame: ArrivingFrame) -> memoryview:
+        """The part of a frame's buffer for its next bytes."""
+        if frame.filled_bytes == len(frame.view):
+            self._buffer_bytes += frame.grow()
+        return frame.view[frame.filled_bytes : frame.filled_bytes + STEP_BYTES]
+
     def count(self, frame: ArrivingFrame) -> bool:
         """Count what has arrived of a frame.
 
@@ -136,6 +161,7 @@ class RequestMemory:
 
     def drop(self, frame: ArrivingFrame) -> None:
         """Stop counting a frame as arriving: no more of it will be read."""
+        self._buffer_bytes -= len(frame.view)
         self._arriving_bytes -= frame.counted_bytes
         frame.counted_bytes = 0
         if frame is self._favoured:

@@ -119,28 +119,35 @@ class Sweeper:
 
     async def _delete_unreferenced(self) -> int:
         deleted = 0
+        now_ms = self._clock.wall_ms()
+        limit_ms = now_ms - self._unreferenced_grace_ms
+        # Each step goes on behind the last row of the step before: rows that must stay do not hold up those behind them.
+        after = (-1, -1)
         while True:
-            now_ms = self._clock.wall_ms()
             rows = await self._metadata.read(
-                lambda tx, limit_ms=now_ms - self._unreferenced_grace_ms: tx.query(  # type: ignore[misc]  # bound now
-                    "SELECT number, object_key FROM objects WHERE unreferenced_ms IS NOT NULL AND unreferenced_ms <= ?"
-                    " AND deleted_ms IS NULL AND live_count = 0 ORDER BY unreferenced_ms LIMIT ?",
-                    (limit_ms, _OBJECTS_PER_STEP),
+                lambda tx, after=after: tx.query(  # type: ignore[misc]  # bound now
+                    "SELECT unreferenced_ms, number, object_key FROM objects WHERE unreferenced_ms IS NOT NULL"
+                    " AND unreferenced_ms <= ? AND (unreferenced_ms, number) > (?, ?)"
+                    " AND deleted_ms IS NULL AND live_count = 0 ORDER BY unreferenced_ms, number LIMIT ?",
+                    (limit_ms, *after, _OBJECTS_PER_STEP),
                 )
             )
-            rows = [row for row in rows if self._journal_files.may_delete(row[1])]
             if not rows:
                 return deleted
+            after = (rows[-1][0], rows[-1][1])
+            may_go = [(number, key) for _, number, key in rows if self._journal_files.may_delete(key)]
+            if not may_go:
+                continue
             # First the object, then the mark: a crash in between deletes it once more, which is no error.
-            await self._store.delete([key for _, key in rows])
-            marks = [(now_ms, number) for number, _ in rows]
+            await self._store.delete([key for _, key in may_go])
+            marks = [(now_ms, number) for number, _ in may_go]
             async with self._state_lock:
                 await self._metadata.transact(
                     lambda tx, marks=marks: tx.executemany(  # type: ignore[misc]  # bound now
                         "UPDATE objects SET deleted_ms = ? WHERE number = ?", marks
                     )
                 )
-            deleted += len(rows)
+            deleted += len(may_go)
 
     async def _forget_objects(self, floor: int) -> None:
         """Forget objects below the floor, where no nonce is needed any more.
