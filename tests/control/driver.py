@@ -19,7 +19,7 @@ from braidlog.control.metadata.store import BucketParts, MetadataStore, open_met
 from braidlog.control.service import ControlService
 from braidlog.control.settings import ControlSettings
 from braidlog.objects.format import encode_footer, encode_trailer
-from braidlog.objects.keys import OWNER_KEY, data_key
+from braidlog.objects.keys import OWNER_KEY, PROBE_KEY, data_key
 from braidlog.objects.layout import KAFKA_BATCHES, BatchEntry, ExtentEntry, Footer
 from braidlog.objects.memory import MemoryBucket, MemoryStore
 from braidlog.objects.owner import claim
@@ -44,7 +44,7 @@ class Plane:
     @property
     def keys(self) -> list[str]:
         """The keys of all objects in the store, except the one that names its owner."""
-        return [key for key in self.bucket.keys if key != OWNER_KEY]
+        return [key for key in self.bucket.keys if key not in (OWNER_KEY, PROBE_KEY)]
 
 
 async def start_plane(

@@ -15,7 +15,7 @@ from braidlog.objects.keys import OWNER_KEY, data_key
 from braidlog.objects.memory import MemoryBucket, MemoryStore
 from braidlog.objects.open import open_store
 from braidlog.objects.owner import WrongStore, claim, read_owner
-from braidlog.objects.store import Blob, NotFound, Store, StoreDenied, StoreUnavailable
+from braidlog.objects.store import Blob, Bytes, NotFound, Store, StoreDenied, StoreUnavailable
 from braidlog.runtime.clock import SystemClock
 from braidlog.runtime.entropy import SeededEntropy
 from braidlog.runtime.errors import InvalidSetting
@@ -185,12 +185,20 @@ class Denied(MemoryStore):
         raise StoreDenied("no such bucket")
 
 
-async def test_nor_does_one_with_a_store_that_cannot_be_used(store: MemoryStore, tmp_path: Path) -> None:
+class ReadOnly(MemoryStore):
+    async def put(self, key: str, data: Bytes, *, overwrite: bool = False) -> str:
+        raise StoreDenied("only for reading")
+
+
+@pytest.mark.parametrize("kind", [Denied, ReadOnly])
+async def test_nor_does_one_with_a_store_that_cannot_be_used(
+    store: MemoryStore, tmp_path: Path, kind: type[MemoryStore]
+) -> None:
     url = f"sqlite://{tmp_path}/metadata.db"
     metadata = await open_metadata(url)
     running = ControlService(metadata, store, SystemClock(), SeededEntropy(1), ControlSettings())
     await running.start()
-    useless = Denied(MemoryBucket(), url="memory://", clock=FakeClock())
+    useless = kind(store._bucket, url="memory://", clock=FakeClock())
     second = ControlService(await open_metadata(url), useless, SystemClock(), SeededEntropy(3), ControlSettings())
     with pytest.raises(InvalidSetting, match="cannot be used"):
         await second.start()

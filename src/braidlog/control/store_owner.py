@@ -7,7 +7,7 @@ from typing import Any
 import structlog
 
 from braidlog.control.metadata.store import MetadataStore, Transaction
-from braidlog.objects.keys import DATA_PREFIX, JOURNAL_PREFIX
+from braidlog.objects.keys import DATA_PREFIX, JOURNAL_PREFIX, PROBE_KEY
 from braidlog.objects.owner import WrongStore, claim, read_owner
 from braidlog.objects.store import NotFound, Store, StoreError
 from braidlog.runtime.errors import InvalidSetting, Remedy
@@ -55,11 +55,12 @@ class StoreOwner:
 async def refuse_wrong_store(store: Store, metadata: MetadataStore, cluster_id: str) -> None:
     """Raise `WrongStore` if the store is known not to be this cluster's.
 
-    Raise `InvalidSetting` if it cannot be used.
+    Raise `InvalidSetting` if it cannot be used, for reading or for writing.
 
     Takes nothing over. A store that is not reachable now is left for later.
     """
     await _check_if_reachable(store, _refuse_wrong(store, metadata, cluster_id))
+    await _check_if_reachable(store, _write_probe(store))
 
 
 async def _refuse_wrong(store: Store, metadata: MetadataStore, cluster_id: str) -> None:
@@ -69,6 +70,10 @@ async def _refuse_wrong(store: Store, metadata: MetadataStore, cluster_id: str) 
         await _check_unclaimed(store, *await metadata.peek(_known_object))
     else:
         _check_same(store, owner, cluster_id)
+
+
+async def _write_probe(store: Store) -> None:
+    await store.put(PROBE_KEY, b"", overwrite=True)
 
 
 async def _check_if_reachable(store: Store, check: Coroutine[Any, Any, None]) -> None:

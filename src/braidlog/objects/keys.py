@@ -30,6 +30,9 @@
 `metadata/delta/<n>`, `metadata/snapshot/<n>`
     The control plane's metadata, where it is kept in the bucket: see `control.metadata.deltas`.
 
+`probe`
+    Empty. Written by each control plane that starts on known metadata, to find out whether it may write.
+
 `cluster.json`
     The cluster that the store belongs to. Never changed, and never deleted.
 """
@@ -62,6 +65,7 @@ SHUFFLE_PREFIX = "shuffle/"
 DISCOVERY_PREFIX = "discovery/"
 AGENT_SNAPSHOT_KEY = "snapshot/agents/current"
 PRODUCER_IDS_PREFIX = "producer-ids/"
+PROBE_KEY = "probe"
 OWNER_KEY = "cluster.json"
 
 
