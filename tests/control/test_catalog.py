@@ -53,6 +53,29 @@ async def test_many_topics_are_planned_in_slices(
     assert max(steps) <= SLICE
 
 
+async def test_many_topics_change_in_slices(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tasks run in between, and see each slice in memory and in the feed at once."""
+    monkeypatch.setattr(catalog, "_TOPICS_PER_SLICE", SLICE)
+    parts = plane.service.parts
+    seen: list[tuple[int, int, int]] = []
+
+    async def watch() -> None:
+        while True:
+            seen.append((len(parts.catalog.topics), len(parts.catalog.partitions), parts.feed.position.revision))
+            await asyncio.sleep(0)
+
+    watching = asyncio.create_task(watch())
+    names = [f"topic-{number}" for number in range(TOPICS)]
+    await plane.service.create_topics(CreateTopics([NewTopic(name, 1) for name in names]))
+    await plane.service.create_partitions(CreatePartitions([PartitionGrowth(name, 2) for name in names]))
+    await plane.service.delete_topics(DeleteTopics([TopicRef(name) for name in names]))
+    watching.cancel()
+    assert (len(parts.catalog.topics), len(parts.catalog.partitions)) == (0, 0)
+    changes = [[abs(then - now) for then, now in zip(*pair, strict=True)] for pair in pairwise(seen)]
+    assert max(map(max, changes)) <= 2 * SLICE
+    assert all(bool(topics or partitions) == bool(events) for topics, partitions, events in changes)
+
+
 async def test_topics_are_created_grown_and_deleted(control: ControlPlane) -> None:
     topic = await create_topic(control, "a.b", 2, retention_ms="5")
     assert len(set(topic.partition_ids)) == 2

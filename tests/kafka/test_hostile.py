@@ -1,9 +1,10 @@
 """Valid but hostile requests: nobody stops the loop, takes memory past its budgets, or keeps others from being served.
 
 How long a step takes is measured in CPU time of the loop's own thread, so that a busy machine changes nothing. The aim
-is 100 ms at most; this test allows ten times that.
+is 100 ms at most; this test allows five times that. `bench/hostile.py` measures what other clients notice.
 """
 
+import gc
 import mmap
 import random
 import struct
@@ -19,12 +20,13 @@ from tests.kafka.raw import Peer, frame, header
 from tests.kafka.topics import admin_client
 from tests.step_meter import StepMeter
 
+from braidlog.cli.servers.process import tune_garbage_collection
 from braidlog.runtime.clock import SystemClock
 
 pytestmark = pytest.mark.slow
 
 SEEDS = (1, 2)
-STEP_CPU_S_MAX = 1.0
+STEP_CPU_S_MAX = 0.5
 MIB = 1024 * 1024
 BUDGET_BYTES = 64 * MIB
 GROWTH_BYTES_MAX = 12 * BUDGET_BYTES
@@ -35,7 +37,17 @@ PRODUCE, FETCH, METADATA = 0, 1, 3
 
 
 @pytest.fixture
-def braidlog(tmp_path: Path) -> Iterator[InProcessBraidlog]:
+def tuned() -> Iterator[None]:
+    """Collect garbage as servers do: pytest's own objects would be a large part of each step otherwise."""
+    threshold = gc.get_threshold()
+    tune_garbage_collection()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*threshold)
+
+
+@pytest.fixture
+def braidlog(tmp_path: Path, tuned: None) -> Iterator[InProcessBraidlog]:
     budgets = dict.fromkeys(("memory_budget_bytes", "response_budget_bytes", "cache_bytes"), BUDGET_BYTES)
     with InProcessBraidlog(tmp_path, group_initial_rebalance_delay_ms=0, **budgets) as running:
         admin = admin_client(running.bootstrap)

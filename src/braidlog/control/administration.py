@@ -44,9 +44,9 @@ class Administration:
     async def delete_topics(self, request: DeleteTopics) -> TopicOutcomes:
         """Delete topics, and the offsets that groups have committed for them."""
         answer = await self._catalog.delete_topics(request)
-        for outcome in answer.outcomes:
-            if outcome.topic is not None:
-                self._groups.commits.topic_removed(outcome.topic.topic_id)
+        removed = frozenset(outcome.topic.topic_id for outcome in answer.outcomes if outcome.topic is not None)
+        if removed:
+            self._groups.commits.topics_removed(removed)
         return answer
 
     async def alter_configs(self, request: AlterConfigs) -> Outcome:

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 from kio.schema.errors import ErrorCode
@@ -57,7 +58,9 @@ REPLICATION_FACTOR_MAX = 2**15 - 1
 
 _PARTITION_ID_BLOCK = 1_000
 _TOPICS_PER_SLICE = 200
-"""How many topics of a request to plan before other tasks of the event loop may run."""
+"""How many topics of a request to plan or to change before other tasks of the event loop may run."""
+
+T = TypeVar("T")
 
 
 class _Refused(Exception):
@@ -135,9 +138,7 @@ class Catalog:
             outcomes: list[TopicOutcome] = []
             taken: Counter[str] = Counter()
             defaults = effective_cluster_settings(self.cluster_configs)
-            for number, new in enumerate(request.topics, 1):
-                if number % _TOPICS_PER_SLICE == 0:
-                    await asyncio.sleep(0)  # the state lock is held, so nothing changes meanwhile
+            async for new in _each_in_slices(request.topics):
                 try:
                     if new.name in repeated:
                         raise _Refused(ErrorCode.invalid_request, f"Topic {new.name!r} is in the request twice.")
@@ -150,9 +151,10 @@ class Catalog:
                 outcomes.append(TopicOutcome(new.name, 0, "", topic.info))
             if created and not request.validate_only:
                 await self._metadata.transact(lambda tx: write_topics(tx, created))
-                for topic in created:
-                    self._put(topic)
-                self._feed.publish([TopicChanged(topic.info) for topic in created])
+                async for some in _slices(created):
+                    for topic in some:
+                        self._put(topic)
+                    self._feed.publish([TopicChanged(topic.info) for topic in some])
             return TopicOutcomes(outcomes)
 
     async def _plan_topic(
@@ -207,7 +209,7 @@ class Catalog:
             removed: list[TopicState] = []
             removed_ids: set[bytes] = set()
             outcomes: list[TopicOutcome] = []
-            for ref in request.topics:
+            async for ref in _each_in_slices(request.topics):
                 try:
                     if (ref.name, ref.topic_id) in repeated:
                         raise _Refused(ErrorCode.invalid_request, "The topic is in the request twice.")
@@ -238,12 +240,13 @@ class Catalog:
                     )
 
                 await self._metadata.transact(write)
-                for topic in removed:
-                    self._drop(topic)
-                    self._producers.note_departed(
-                        {state.partition_id: (topic.info.name, state.index) for state in topic.partitions}
-                    )
-                self._feed.publish([TopicRemoved(topic.info.topic_id) for topic in removed])
+                async for some in _slices(removed):
+                    for topic in some:
+                        self._drop(topic)
+                        self._producers.note_departed(
+                            {state.partition_id: (topic.info.name, state.index) for state in topic.partitions}
+                        )
+                    self._feed.publish([TopicRemoved(topic.info.topic_id) for topic in some])
             return TopicOutcomes(outcomes)
 
     def _resolve(self, ref: TopicRef) -> TopicState:
@@ -268,7 +271,7 @@ class Catalog:
             repeated = _repeated(growth.name for growth in request.topics)
             grown: list[tuple[TopicState, list[PartitionState]]] = []
             outcomes: list[TopicOutcome] = []
-            for growth in request.topics:
+            async for growth in _each_in_slices(request.topics):
                 try:
                     if growth.name in repeated:
                         raise _Refused(ErrorCode.invalid_request, f"Topic {growth.name!r} is in the request twice.")
@@ -293,10 +296,11 @@ class Catalog:
                     write_assignments(tx, infos)
 
                 await self._metadata.transact(write)
-                for topic, _ in grown:
-                    self._drop(self.topics[topic.info.topic_id])
-                    self._put(topic)
-                self._feed.publish([TopicChanged(topic.info) for topic, _ in grown])
+                async for some in _slices(grown):
+                    for topic, _ in some:
+                        self._drop(self.topics[topic.info.topic_id])
+                        self._put(topic)
+                    self._feed.publish([TopicChanged(topic.info) for topic, _ in some])
             return TopicOutcomes(outcomes)
 
     def _check_growth(self, growth: PartitionGrowth) -> TopicState:
@@ -400,6 +404,23 @@ class Catalog:
             del self._metric_names[metric_name]
         for state in topic.partitions:
             del self.partitions[state.partition_id]
+
+
+async def _slices(items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
+    """Yield the items in slices, between which other tasks of the event loop may run.
+
+    The state lock is held, so nobody else changes anything meanwhile. What one slice does is visible at once.
+    """
+    for start in range(0, len(items), _TOPICS_PER_SLICE):
+        if start:
+            await asyncio.sleep(0)
+        yield items[start : start + _TOPICS_PER_SLICE]
+
+
+async def _each_in_slices(items: Sequence[T]) -> AsyncIterator[T]:
+    async for some in _slices(items):
+        for item in some:
+            yield item
 
 
 def _check_growth_assignments(assignments: list[list[int]], added: int, replication_factor: int) -> None:

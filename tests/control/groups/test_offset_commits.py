@@ -194,7 +194,7 @@ def test_the_offsets_of_a_deleted_topic_go() -> None:
         await house.commit(1)
         await house.commit(2, topic_id=OTHER_TOPIC)
         del house.topics[TOPIC]
-        house.coordinator.commits.topic_removed(TOPIC)
+        house.coordinator.commits.topics_removed(frozenset([TOPIC]))
         assert await house.committed() == [2]
         assert await house.commit(3) == ErrorCode.unknown_topic_or_partition
         await house.restart()

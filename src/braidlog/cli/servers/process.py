@@ -50,7 +50,7 @@ def serve(
                 return
             endpoints = starting.result()
             try:
-                _tune_garbage_collection()
+                tune_garbage_collection()
                 _announce(name, endpoints, settings, ready_file, output)
                 lost = asyncio.ensure_future(endpoints.wait_lost())
                 await asyncio.wait({stopping, lost}, return_when=asyncio.FIRST_COMPLETED)
@@ -77,7 +77,7 @@ def skip_hypothesis() -> None:
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
 
 
-def _tune_garbage_collection() -> None:
+def tune_garbage_collection() -> None:
     """Collect garbage rarely, and leave out what was loaded at the start.
 
     A server makes many objects that die young. With the defaults, collections took a quarter of the time of small

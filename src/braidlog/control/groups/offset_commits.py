@@ -122,14 +122,14 @@ class OffsetCommits:
             await asyncio.shield(self._table.write(group, write))
         return DeleteOffsetsAnswer(ErrorCode.none, error_codes)
 
-    def topic_removed(self, topic_id: bytes) -> None:
-        """Delete the offsets of a topic.
+    def topics_removed(self, topic_ids: frozenset[bytes]) -> None:
+        """Delete the offsets of topics.
 
         If the write fails, `expire_once` deletes them later.
         """
-        self.offsets.remove_topic(topic_id)
-        write = GroupWrite(lambda: self.offsets.remove_topic(topic_id))
-        write.delete_topic(topic_id)
+        self.offsets.remove_topics(topic_ids)
+        write = GroupWrite(lambda: self.offsets.remove_topics(topic_ids))
+        write.delete_topics(topic_ids)
         self._table.store.write(write)
 
     async def expire_once(self) -> int:

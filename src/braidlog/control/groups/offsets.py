@@ -54,9 +54,10 @@ class GroupOffsets:
     def remove_group(self, group_id: str) -> None:
         self._by_group.pop(group_id, None)
 
-    def remove_topic(self, topic_id: bytes) -> None:
-        for group_id in list(self._by_group):
-            self.remove(group_id, [key for key in self._by_group[group_id] if key[0] == topic_id])
+    def remove_topics(self, topic_ids: frozenset[bytes]) -> None:
+        for group_id, offsets in list(self._by_group.items()):
+            if gone := [key for key in offsets if key[0] in topic_ids]:
+                self.remove(group_id, gone)
 
     def select(
         self, group_id: str, matches: Callable[[OffsetKey, StoredOffset], bool]

@@ -8,7 +8,7 @@ cost a few disk syncs. All writes happen in the order in which they were handed 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -129,8 +129,8 @@ class GroupWrite:
         rows: list[Sequence[Value]] = [(group_id, *key, stored.committed_ms) for key, stored in offsets.items()]
         self.statements.append((_EXPIRE_OFFSET, rows))
 
-    def delete_topic(self, topic_id: bytes) -> None:
-        self.statements.append((_DELETE_TOPIC_OFFSETS, [(topic_id,)]))
+    def delete_topics(self, topic_ids: Iterable[bytes]) -> None:
+        self.statements.append((_DELETE_TOPIC_OFFSETS, [(topic_id,) for topic_id in topic_ids]))
 
 
 class GroupStore:

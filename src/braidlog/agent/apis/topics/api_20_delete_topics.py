@@ -69,7 +69,7 @@ async def _delete(wanted: list[TopicRef], request: Any, context: TopicContext) -
         return [_result(ref, admin_failure(error), str(error), context) for ref in wanted]
     gone: list[bytes] = []
     results: list[Any] = []
-    for ref, outcome in zip(wanted, answer.outcomes, strict=True):
+    async for ref, outcome in context.turns.each(zip(wanted, answer.outcomes, strict=True)):
         topic = known[ref]
         topic_id = ref.topic_id or _topic_id(outcome) or (topic.info.topic_id if topic is not None else b"")
         if not outcome.error_code and topic_id:
