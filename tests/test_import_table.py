@@ -96,7 +96,7 @@ WITHIN: dict[str, dict[str, set[str]]] = {
         "apis.configs": {"apis", "cluster"},
         "apis.groups": {"apis", "cluster", "ripcord"},
         "apis.records": {"apis", "cluster", "connections", "read_path", "ripcord"},
-        "apis.topics": {"apis", "apis.configs", "cluster", "connections", "read_path", "ripcord"},
+        "apis.topics": {"apis", "apis.configs", "cluster", "connections", "ripcord"},
         "apis.transactions": {"apis", "cluster", "ripcord"},
         "cluster": {"connections"},
         "connections": {"read_path"},

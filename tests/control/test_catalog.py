@@ -2,11 +2,13 @@
 
 import asyncio
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
-from tests.control.driver import Plane, create_topic
+from tests.control.driver import Plane, create_topic, start_plane
 
 from braidlog.control import catalog
+from braidlog.control.catalog_tables import LEADER_EPOCH
 from braidlog.control.interface import (
     AlterConfigs,
     ConfigChange,
@@ -19,6 +21,8 @@ from braidlog.control.interface import (
     SnapshotRequest,
     TopicRef,
 )
+from braidlog.control.metadata.counters import write_counter
+from braidlog.control.metadata.store import Transaction
 
 TOPICS = 100
 SLICE = 10
@@ -158,3 +162,25 @@ async def test_configs_are_altered_step_by_step_or_as_a_whole(control: ControlPl
     assert await alter("t", ConfigChange("retention.bytes", 0, "1"), replace=True) == 0
     snapshot = await control.snapshot(SnapshotRequest())
     assert snapshot.topics[0].configs == {"retention.bytes": "1"}
+
+
+async def test_partitions_keep_their_leader_epochs_and_new_ones_begin_in_the_newest(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/metadata.db"
+    plane = await start_plane(url)
+    await create_topic(plane.service, "first")
+
+    def restore(tx: Transaction) -> None:
+        write_counter(tx, LEADER_EPOCH, 2)
+        tx.execute("INSERT INTO leader_epochs SELECT partition_id, 2, 7 FROM partitions")
+
+    await plane.metadata.transact(restore)
+    await plane.service.close()
+    plane = await start_plane(url, bucket=plane.bucket)
+    await create_topic(plane.service, "second")
+    for _ in range(2):
+        snapshot = await plane.service.snapshot(SnapshotRequest())
+        assert [each.leader_epochs for each in snapshot.bounds] == [((0, 0), (2, 7)), ((2, 0),)]
+        assert [each.leader_epoch for each in snapshot.topics] == [2, 2]
+        await plane.service.close()
+        plane = await start_plane(url, bucket=plane.bucket)
+    await plane.service.close()

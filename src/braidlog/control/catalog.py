@@ -22,6 +22,7 @@ from braidlog.configs.topic import (
 )
 from braidlog.control.catalog_tables import (
     read_catalog,
+    read_leader_epochs,
     write_assignments,
     write_cluster_configs,
     write_partitions,
@@ -51,6 +52,7 @@ from braidlog.control.log.recent import RecentExtents
 from braidlog.control.metadata.counters import NumberBlocks
 from braidlog.control.metadata.store import Transaction
 from braidlog.control.partitions import PartitionState, TopicState
+from braidlog.records.leader_epochs import FIRST_EPOCH
 from braidlog.runtime.entropy import Entropy
 from braidlog.runtime.limits import PARTITIONS_PER_REQUEST_MAX, PARTITIONS_PER_TOPIC_MAX
 
@@ -96,10 +98,17 @@ class Catalog:
         self.revision = 0
         """Changes whenever a topic comes, goes or grows."""
 
+        self._leader_epoch = 0
+        """The cluster's newest leader epoch."""
+
     async def load(self) -> None:
         topics, partitions, configs = await self._metadata.read(read_catalog)
+        self._leader_epoch, epochs = await self._metadata.read(read_leader_epochs)
         for topic_id, name, configs_json, replication_factor, created_ms, assignments in topics:
-            states = [PartitionState(*row) for row in partitions.get(topic_id, [])]
+            states = [
+                PartitionState(*row, leader_epochs=epochs.get(row[0], FIRST_EPOCH))
+                for row in partitions.get(topic_id, [])
+            ]
             info = TopicInfo(
                 topic_id=topic_id,
                 name=name,
@@ -108,6 +117,7 @@ class Catalog:
                 replication_factor=replication_factor,
                 created_ms=created_ms,
                 assignments=msgspec.json.decode(assignments, type=dict[int, list[int]]),
+                leader_epoch=self._leader_epoch,
             )
             self._put(TopicState(info, states))
         self.cluster_configs = configs
@@ -196,12 +206,17 @@ class Catalog:
             replication_factor=factor,
             created_ms=self._clock.wall_ms(),
             assignments=dict(enumerate(new.assignments)),
+            leader_epoch=self._leader_epoch,
         )
         return TopicState(info, partitions)
 
     async def _new_partitions(self, topic_id: bytes, start: int, end: int) -> list[PartitionState]:
         await self._partition_ids.reserve(end - start)
-        return [PartitionState(self._partition_ids.take(), topic_id, index) for index in range(start, end)]
+        epochs = ((self._leader_epoch, 0),)
+        return [
+            PartitionState(self._partition_ids.take(), topic_id, index, leader_epochs=epochs)
+            for index in range(start, end)
+        ]
 
     async def delete_topics(self, request: DeleteTopics) -> TopicOutcomes:
         async with self._state_lock:

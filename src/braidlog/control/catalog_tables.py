@@ -5,8 +5,10 @@ from collections.abc import Mapping
 import msgspec
 
 from braidlog.control.interface import TopicInfo
+from braidlog.control.metadata.counters import read_counter
 from braidlog.control.metadata.store import Transaction
 from braidlog.control.partitions import PartitionState, TopicState
+from braidlog.records.leader_epochs import FIRST_EPOCH, LeaderEpochs
 
 
 def read_catalog(
@@ -27,6 +29,24 @@ def read_catalog(
         partitions.setdefault(row[1], []).append(row)
     configs = tx.query("SELECT name, value FROM cluster_configs ORDER BY name")
     return topics, partitions, dict(configs)
+
+
+LEADER_EPOCH = "leader_epoch"
+"""The counter with the newest leader epoch of the cluster."""
+
+
+def read_leader_epochs(tx: Transaction) -> tuple[int, dict[int, LeaderEpochs]]:
+    """Return the cluster's leader epoch, and the epochs of partitions.
+
+    Partitions that only have epoch 0 are left out.
+    """
+    found: dict[int, LeaderEpochs] = {}
+    for partition_id, epoch, start_offset in tx.query(
+        "SELECT partition_id, leader_epoch, start_offset FROM leader_epochs ORDER BY partition_id, leader_epoch"
+    ):
+        known = found.get(partition_id, FIRST_EPOCH if start_offset else ())
+        found[partition_id] = (*known, (epoch, start_offset))
+    return read_counter(tx, LEADER_EPOCH), found
 
 
 def write_topics(tx: Transaction, topics: list[TopicState]) -> None:
@@ -53,6 +73,15 @@ def write_partitions(tx: Transaction, states: list[PartitionState]) -> None:
         "INSERT INTO partitions (partition_id, topic_id, partition_index, log_start_offset, next_offset, size_bytes)"
         " VALUES (?, ?, ?, 0, 0, 0)",
         [(state.partition_id, state.topic_id, state.index) for state in states],
+    )
+    tx.executemany(
+        "INSERT INTO leader_epochs (partition_id, leader_epoch, start_offset) VALUES (?, ?, ?)",
+        [
+            (state.partition_id, *each)
+            for state in states
+            if state.leader_epochs != FIRST_EPOCH
+            for each in state.leader_epochs
+        ],
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from braidlog.control.interface import IndexedExtent, PartitionBounds, TopicInfo
+from braidlog.records.leader_epochs import FIRST_EPOCH, LeaderEpochs
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +25,7 @@ class PartitionState:
     """The first offset of each producer's open transaction, in the order of these offsets."""
     aborted_end_offset: int = 0
     """The offset after the newest marker of an aborted transaction."""
+    leader_epochs: LeaderEpochs = FIRST_EPOCH
     planned_next_offset: int = field(init=False)
     planned_size_bytes: int = field(init=False)
 
@@ -54,6 +56,7 @@ class PartitionState:
             self.size_bytes,
             self.first_unstable_offset,
             self.aborted_end_offset,
+            self.leader_epochs,
         )
 
 

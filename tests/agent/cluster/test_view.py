@@ -67,6 +67,16 @@ def test_the_tail_is_bounded_and_a_gap_clears_it() -> None:
     assert partition.high_watermark == 501
 
 
+def test_new_partitions_begin_in_the_clusters_leader_epoch() -> None:
+    view = loaded_view()
+    grown = TopicInfo(TOPIC, "orders", [11, 12, 13], {}, 1, 0, {}, 4)
+    view.apply([TopicChanged(grown)], FeedPosition(1, 6))
+    assert [view.partitions[each].leader_epoch for each in (11, 13)] == [0, 4]
+    bounds = [PartitionBounds(11, 0, 10, 100, -1, 0, ((0, 0), (4, 7)))]
+    view.load(Snapshot(FeedPosition(1, 7), "cluster", [grown], bounds, [], {}))
+    assert view.partitions[11].leader_epochs == ((0, 0), (4, 7))
+
+
 async def test_waiting_fetches_are_woken_by_data_by_removed_records_and_by_a_reload() -> None:
     view = loaded_view()
     loop = asyncio.get_running_loop()

@@ -52,6 +52,15 @@ def test_batches_get_consecutive_offsets_from_the_extents_base() -> None:
     assert found.next_offset == 109
 
 
+def test_batches_carry_the_leader_epoch_of_their_offset() -> None:
+    small, large = batch(2), batch(2, COPY_BELOW_BYTES)
+    for one in (small, large):  # copied, and passed on in pieces
+        found = Slice([], 0, 100, ((0, 0), (3, 102), (4, 500)))
+        append_batches(found, memoryview(one * 3), 100, 1 << 20)
+        headers = [header for _, header in scan_batches(memoryview(b"".join(found.buffers)))]
+        assert [(each.base_offset, each.partition_leader_epoch) for each in headers] == [(100, 0), (102, 3), (104, 3)]
+
+
 def test_an_offset_inside_a_batch_gets_the_whole_batch() -> None:
     extent = memoryview(batch(3) + batch(4) + batch(5))
     found = Slice([], 0, 105)

@@ -37,6 +37,7 @@ from braidlog.control.interface import (
     TransactionsEnded,
 )
 from braidlog.records.codec import CODEC_NAMES
+from braidlog.records.leader_epochs import FIRST_EPOCH, LeaderEpochs, current_epoch
 from braidlog.records.preparation import LogRules
 from braidlog.runtime.waiters import Waiters
 
@@ -68,6 +69,11 @@ class PartitionView:
     """The newest aborted transactions, in the order of their markers."""
     aborted_known_from: int = 0
     """All aborted transactions with a marker at or after this offset are in `aborted`."""
+    leader_epochs: LeaderEpochs = FIRST_EPOCH
+
+    @property
+    def leader_epoch(self) -> int:
+        return current_epoch(self.leader_epochs)
 
     @property
     def last_stable_offset(self) -> int:
@@ -201,6 +207,7 @@ class ClusterView:
                 partition.size_bytes = bound.size_bytes
                 partition.first_unstable_offset = bound.first_unstable_offset
                 partition.aborted_known_from = bound.aborted_end_offset
+                partition.leader_epochs = bound.leader_epochs
 
     def apply(self, events: Iterable[FeedEvent], position: FeedPosition) -> None:
         catalog_changed = False
@@ -312,6 +319,7 @@ class ClusterView:
         partitions = known.partitions if known is not None else []
         for index in range(len(partitions), len(topic.partition_ids)):
             partition = PartitionView(topic.partition_ids[index], topic.topic_id, index)
+            partition.leader_epochs = ((topic.leader_epoch, 0),)
             partitions.append(partition)
             self.partitions[partition.partition_id] = partition
         view = TopicView(topic, effective_settings(topic.configs, self.cluster_configs), partitions)

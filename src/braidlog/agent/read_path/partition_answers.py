@@ -11,8 +11,9 @@ from braidlog.agent.cluster.view import ClusterView, PartitionView, TopicView
 from braidlog.agent.read_path.reader import OFFSET_MAX, DamagedExtent, ExtentGone, Reader, Slice
 from braidlog.control.interface import ControlPlane, FindAborted, PartitionBounds
 from braidlog.objects.store import StoreError
+from braidlog.records.leader_epochs import end_of_epoch
 from braidlog.runtime.errors import BraidError
-from braidlog.wire.fetch import AbortedTransaction, FetchedPartition, FetchPartition
+from braidlog.wire.fetch import AbortedTransaction, EpochEndOffset, FetchedPartition, FetchPartition
 
 log = structlog.get_logger(__name__)
 
@@ -26,6 +27,16 @@ class ReadServices:
     reader: Reader
     zone: str
     """This agent's zone."""
+
+
+def epoch_error(named_epoch: int, current: int) -> ErrorCode | None:
+    """The error in the leader epoch that a client names, if there is one.
+
+    -1 names none.
+    """
+    if named_epoch < 0 or named_epoch == current:
+        return None
+    return ErrorCode.fenced_leader_epoch if named_epoch < current else ErrorCode.unknown_leader_epoch
 
 
 class PartitionRead(NamedTuple):
@@ -91,8 +102,9 @@ class PartitionAnswers:
 
     def range_error(self, wanted: FetchPartition, partition: PartitionView) -> int | None:
         """The error in the offset that a consumer wants to read from, if there is one."""
-        if wanted.current_leader_epoch > 0:
-            return ErrorCode.unknown_leader_epoch
+        error = epoch_error(wanted.current_leader_epoch, partition.leader_epoch)
+        if error is not None:
+            return error
         if wanted.fetch_offset < partition.log_start_offset:
             return ErrorCode.offset_out_of_range
         if wanted.fetch_offset > partition.high_watermark:
@@ -100,6 +112,11 @@ class PartitionAnswers:
             if confirmed is not None and wanted.fetch_offset > confirmed.high_watermark:
                 return ErrorCode.offset_out_of_range
         return None
+
+    @staticmethod
+    def fits_epochs(wanted: FetchPartition, partition: PartitionView) -> bool:
+        """Whether the leader epochs that a consumer names need no answer at once."""
+        return wanted.last_fetched_epoch < 0 and wanted.current_leader_epoch in (-1, partition.leader_epochs[-1][0])
 
     def nothing_new(self, partition: PartitionView, wanted: FetchPartition) -> FetchedPartition:
         """The answer without an error and without records."""
@@ -128,6 +145,13 @@ class PartitionAnswers:
         error = self.range_error(wanted, partition)
         if error is not None:
             return FetchedPartition(index, error, log_start_offset=partition.log_start_offset)
+        if wanted.last_fetched_epoch >= 0:
+            epoch, end_offset = end_of_epoch(
+                partition.leader_epochs, wanted.last_fetched_epoch, partition.high_watermark
+            )
+            if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
+                answer = self._answer(partition, wanted, Slice([], 0, wanted.fetch_offset))
+                return answer._replace(diverging_epoch=EpochEndOffset(epoch, end_offset))
         preferred = self.preferred(partition)
         end_offset = self._readable_end(partition)
         if preferred != -1 or wanted.fetch_offset >= end_offset or bytes_max <= 0:

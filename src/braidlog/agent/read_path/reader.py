@@ -15,11 +15,10 @@ from braidlog.cache.blocks import BlockCache
 from braidlog.control.interface import ControlPlane, FindExtents, IndexedExtent, StoredObject
 from braidlog.objects.store import Bytes, NotFound, StoreError
 from braidlog.records.batch import HEAD_BYTES, HEADER_BYTES, PREFIX_BYTES, offset_head
+from braidlog.records.leader_epochs import FIRST_EPOCH, LeaderEpochs, epoch_at
 
 log = structlog.get_logger(__name__)
 
-LEADER_EPOCH = 0
-"""The epoch never changes, because there are no leaders and no elections."""
 OFFSET_MAX = (1 << 63) - 1
 DAMAGED_MAX = 1000
 """How many extents that are damaged in the store are remembered."""
@@ -48,6 +47,8 @@ class Slice:
     buffers: list[Bytes]
     size_bytes: int
     next_offset: int
+    epochs: LeaderEpochs = FIRST_EPOCH
+    """The partition's leader epochs, one of which goes into each batch."""
 
 
 class Reader:
@@ -143,7 +144,7 @@ class Reader:
 
         Returns None if something is not in memory.
         """
-        result = Slice([], 0, offset)
+        result = Slice([], 0, offset, partition.leader_epochs)
         for extent, stored in partition.tail_from(offset, bytes_max) or ():
             if (result.size_bytes >= bytes_max and result.buffers) or extent.base_offset >= end_offset:
                 break
@@ -195,7 +196,7 @@ class Reader:
         *,
         fresh: bool,
     ) -> Slice:
-        result = Slice([], 0, offset)
+        result = Slice([], 0, offset, partition.leader_epochs)
         while True:
             found = await self.extents(partition, result.next_offset, bytes_max, fresh=fresh)
             for extent, stored in found:
@@ -237,14 +238,18 @@ def append_batches(
     if not spans:
         return all_fit
     end = spans[-1][0] + spans[-1][1]
+    epochs, epoch = result.epochs, epoch_at(result.epochs, spans[0][2])
+    is_one_epoch = epoch == epochs[-1][0] or epoch_at(epochs, spans[-1][2]) == epoch
     if end - start < COPY_BELOW_BYTES * len(spans):
         copied = bytearray(data[start:end])
         for position, length, offset in spans:
-            _HEAD_PATCH.pack_into(copied, position - start, offset, length - PREFIX_BYTES, LEADER_EPOCH)
+            own = epoch if is_one_epoch else epoch_at(epochs, offset)
+            _HEAD_PATCH.pack_into(copied, position - start, offset, length - PREFIX_BYTES, own)
         result.buffers.append(copied)
     else:
         for position, length, offset in spans:
-            result.buffers.append(offset_head(offset, length - PREFIX_BYTES, LEADER_EPOCH))
+            own = epoch if is_one_epoch else epoch_at(epochs, offset)
+            result.buffers.append(offset_head(offset, length - PREFIX_BYTES, own))
             result.buffers.append(data[position + HEAD_BYTES : position + length])
     result.size_bytes += end - start
     result.next_offset = next_offset

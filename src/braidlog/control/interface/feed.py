@@ -5,6 +5,7 @@ from typing import Protocol
 import msgspec
 
 from braidlog.control.interface.base import Message
+from braidlog.records.leader_epochs import FIRST_EPOCH
 
 
 class FeedPosition(Message, frozen=True, gc=False):
@@ -42,6 +43,8 @@ class TopicInfo(Message, frozen=True):
     created_ms: int
     assignments: dict[int, list[int]] = msgspec.field(default_factory=dict)
     """Replicas that were assigned by hand, by partition index. Any agent serves any partition all the same."""
+    leader_epoch: int = 0
+    """The cluster's leader epoch, in which new partitions begin."""
 
 
 class PartitionBounds(Message, frozen=True, gc=False):
@@ -56,6 +59,8 @@ class PartitionBounds(Message, frozen=True, gc=False):
     stable."""
     aborted_end_offset: int = 0
     """The offset after the newest marker of an aborted transaction: no aborted records follow."""
+    leader_epochs: tuple[tuple[int, int], ...] = FIRST_EPOCH
+    """Each leader epoch, and the offset at which it starts."""
 
 
 class IndexedExtent(Message, frozen=True, gc=False):

@@ -145,6 +145,7 @@ def _drop_removed(tx: Transaction, now_ms: int) -> tuple[list[int], int]:
         drop_aborted(tx, partition_id, None)
         tx.execute("DELETE FROM producer_partitions WHERE partition_id = ?", (partition_id,))
         tx.execute("DELETE FROM partition_compactions WHERE partition_id = ?", (partition_id,))
+        tx.execute("DELETE FROM leader_epochs WHERE partition_id = ?", (partition_id,))
         tx.execute("DELETE FROM partitions WHERE partition_id = ?", (partition_id,))
         gone.append(partition_id)
         if dropped >= EXTENTS_PER_REMOVAL_MAX:

@@ -452,7 +452,7 @@ class _Fetch:
             return None
         ready = 0
         for wanted, partition in found:
-            if wanted.fetch_offset == partition.high_watermark and wanted.current_leader_epoch <= 0:
+            if wanted.fetch_offset == partition.high_watermark and self._answers.fits_epochs(wanted, partition):
                 continue  # it waits at the end, as nearly all do in an idle system
             if self._answers.range_error(wanted, partition) is not None:
                 return None

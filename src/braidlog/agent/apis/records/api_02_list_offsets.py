@@ -12,10 +12,11 @@ from msgspec import structs
 from braidlog.agent.apis.records.services import RecordContext, RecordServices
 from braidlog.agent.apis.shared import CONTROL_FAILURES, NO_THROTTLE
 from braidlog.agent.cluster.view import PartitionView
-from braidlog.agent.read_path.reader import LEADER_EPOCH
+from braidlog.agent.read_path.partition_answers import epoch_error
 from braidlog.control.interface import BoundsRequest, FindTimestamp, PartitionBounds
 from braidlog.objects.store import NotFound, StoreError
 from braidlog.records.errors import InvalidBatch
+from braidlog.records.leader_epochs import current_epoch, epoch_at
 from braidlog.records.placement import place_batches
 from braidlog.records.record import iter_records
 from braidlog.runtime.limits import BATCH_DECOMPRESSED_BYTES_MAX
@@ -77,8 +78,8 @@ async def handle(request: Any, context: RecordContext) -> Any:
             elif failure == ErrorCode.none:
                 if partition is None or bound is None:
                     code = ErrorCode.unknown_topic_or_partition
-                elif getattr(wanted, "current_leader_epoch", -1) > LEADER_EPOCH:
-                    code = ErrorCode.unknown_leader_epoch
+                elif (wrong := _epoch_error(wanted, bound)) is not None:
+                    code = wrong
                 else:
                     code, found = await _find(services, partition, bound, wanted.timestamp)
             partitions.append(
@@ -88,11 +89,15 @@ async def handle(request: Any, context: RecordContext) -> Any:
                     error_code=code,
                     timestamp=found[1],
                     offset=found[0],
-                    leader_epoch=LEADER_EPOCH if found[0] >= 0 else -1,
+                    leader_epoch=epoch_at(bound.leader_epochs, found[0]) if found[0] >= 0 and bound else -1,
                 )
             )
         topics.append(answer("ListOffsetsTopicResponse", name=topic.name, partitions=tuple(partitions)))
     return answer("ListOffsetsResponse", throttle_time=NO_THROTTLE, topics=tuple(topics))
+
+
+def _epoch_error(wanted: Any, bounds: PartitionBounds) -> ErrorCode | None:
+    return epoch_error(getattr(wanted, "current_leader_epoch", -1), current_epoch(bounds.leader_epochs))
 
 
 def _visible(bounds: PartitionBounds, committed_only: bool) -> PartitionBounds:

@@ -2,7 +2,7 @@
 
 A consumer learns from it whether the log was truncated.
 
-Partitions have no leaders and are never truncated: the epoch is always 0 and ends where the log does.
+Partitions have no leaders. A restore of the metadata begins an epoch; without one, epoch 0 ends where the log does.
 """
 
 from typing import Any
@@ -11,12 +11,12 @@ from kio.schema.errors import ErrorCode
 
 from braidlog.agent.apis.records.services import RecordContext
 from braidlog.agent.apis.shared import ADMIN_CALL_TIMEOUT_S_MAX, CONTROL_FAILURES, NO_THROTTLE
-from braidlog.control.interface import BoundsRequest
+from braidlog.agent.read_path.partition_answers import epoch_error
+from braidlog.control.interface import BoundsRequest, PartitionBounds
+from braidlog.records.leader_epochs import current_epoch, end_of_epoch
 
 KEY = 23
 VERSIONS = range(2, 5)
-
-LEADER_EPOCH = 0
 
 
 async def handle(request: Any, context: RecordContext) -> Any:
@@ -42,8 +42,8 @@ async def handle(request: Any, context: RecordContext) -> Any:
     )
 
 
-async def _end_offsets(request: Any, context: RecordContext) -> dict[int, int] | None:
-    """The high watermarks by partition id; None without the control plane's answer.
+async def _end_offsets(request: Any, context: RecordContext) -> dict[int, PartitionBounds] | None:
+    """The bounds by partition id; None without the control plane's answer.
 
     They do not come from the view: an end that lags behind what a consumer has read elsewhere would look like lost
     records.
@@ -63,21 +63,23 @@ async def _end_offsets(request: Any, context: RecordContext) -> dict[int, int] |
         )
     except CONTROL_FAILURES:
         return None
-    return {bounds.partition_id: bounds.high_watermark for bounds in answer.bounds}
+    return {bounds.partition_id: bounds for bounds in answer.bounds}
 
 
-def _partition(topic_name: str, part: Any, ends: dict[int, int] | None, context: RecordContext) -> Any:
+def _partition(topic_name: str, part: Any, ends: dict[int, PartitionBounds] | None, context: RecordContext) -> Any:
     known = context.services.view.partition(topic_name, part.partition)
     code, epoch, end_offset = ErrorCode.none, -1, -1
     if ends is None:
         code = ErrorCode.leader_not_available
     elif known is None or known.partition_id not in ends:
         code = ErrorCode.unknown_topic_or_partition
-    elif part.current_leader_epoch > LEADER_EPOCH:
-        code = ErrorCode.unknown_leader_epoch
-    elif part.leader_epoch == LEADER_EPOCH:
-        epoch, end_offset = LEADER_EPOCH, ends[known.partition_id]
-    # No other epoch has ever existed: epoch and end stay -1, without an error.
+    else:
+        bounds = ends[known.partition_id]
+        wrong = epoch_error(part.current_leader_epoch, current_epoch(bounds.leader_epochs))
+        if wrong is not None:
+            code = wrong
+        else:
+            epoch, end_offset = end_of_epoch(bounds.leader_epochs, part.leader_epoch, bounds.high_watermark)
     return context.answer(
         "EpochEndOffset", error_code=code, partition=part.partition, leader_epoch=epoch, end_offset=end_offset
     )

@@ -13,7 +13,6 @@ from braidlog.agent.apis.topics.services import TopicServices
 from braidlog.agent.cluster.placement import places_of, zone_of_client
 from braidlog.agent.cluster.view import Place, TopicView
 from braidlog.agent.connections.connection import LARGE_ANSWER_BYTES, ResponseSlot
-from braidlog.agent.read_path.reader import LEADER_EPOCH
 from braidlog.agent.ripcord.reachability import Reachability
 from braidlog.configs.names import reason_against_topic_name
 from braidlog.configs.topic import effective_cluster_settings
@@ -154,7 +153,12 @@ class Metadata:
         for start in range(0, len(places), SLICE_LENGTH):
             await self._turns.wait()
             slice_of = places[start : start + SLICE_LENGTH]
-            parts.append(writer.partitions(_describe(index, place) for index, place in enumerate(slice_of, start)))
+            parts.append(
+                writer.partitions(
+                    _describe(index, place, topic.partitions[index].leader_epoch)
+                    for index, place in enumerate(slice_of, start)
+                )
+            )
         written = b"".join(parts)
         # The topic was looked up before the request waited for room. The view may have a newer one.
         if catalog_changes == view.catalog_changes and view.topics_by_id.get(topic.info.topic_id) is topic:
@@ -169,7 +173,7 @@ class Metadata:
         self._written_bytes += len(written)
 
 
-def _describe(index: int, place: Place) -> MetadataPartition:
+def _describe(index: int, place: Place, leader_epoch: int) -> MetadataPartition:
     if place.leader < 0:
         return MetadataPartition(index, -1, error_code=ErrorCode.leader_not_available, leader_epoch=-1)
-    return MetadataPartition(index, place.leader, place.replicas, place.live, place.offline, LEADER_EPOCH)
+    return MetadataPartition(index, place.leader, place.replicas, place.live, place.offline, leader_epoch)

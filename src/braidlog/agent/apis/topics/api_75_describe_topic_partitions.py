@@ -12,7 +12,6 @@ from braidlog.agent.apis.shared import NO_THROTTLE, TOPIC_OPERATIONS
 from braidlog.agent.apis.topics.services import TopicContext
 from braidlog.agent.cluster.placement import places_of, zone_of_client
 from braidlog.agent.cluster.view import Place, TopicView
-from braidlog.agent.read_path.reader import LEADER_EPOCH
 
 KEY = 75
 VERSIONS = range(1)
@@ -71,18 +70,20 @@ async def _topic(topic: TopicView, page: range, context: TopicContext) -> Any:
         name=topic.info.name,
         topic_id=UUID(bytes=topic.info.topic_id),
         is_internal=topic.is_internal,
-        partitions=await context.turns.map(lambda index: _partition(index, places[index], context), page),
+        partitions=await context.turns.map(
+            lambda index: _partition(index, places[index], topic.partitions[index].leader_epoch, context), page
+        ),
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 
-def _partition(index: int, place: Place, context: TopicContext) -> Any:
+def _partition(index: int, place: Place, leader_epoch: int, context: TopicContext) -> Any:
     return context.answer(
         "DescribeTopicPartitionsResponsePartition",
         error_code=ErrorCode.none if place.leader >= 0 else ErrorCode.leader_not_available,
         partition_index=index,
         leader_id=place.leader,
-        leader_epoch=LEADER_EPOCH if place.leader >= 0 else -1,
+        leader_epoch=leader_epoch if place.leader >= 0 else -1,
         replica_nodes=place.replicas,
         isr_nodes=place.live,
         # Empty and not null: null crashes Java's admin client.
