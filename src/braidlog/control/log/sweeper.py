@@ -121,7 +121,7 @@ class Sweeper:
         deleted = 0
         now_ms = self._clock.wall_ms()
         limit_ms = now_ms - self._unreferenced_grace_ms
-        # Each step goes on behind the last row of the step before: rows that must stay do not hold up those behind them.
+        # Each step goes on behind the last row of the step before: rows that must stay do not hold up the rest.
         after = (-1, -1)
         while True:
             rows = await self._metadata.read(
