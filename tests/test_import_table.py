@@ -9,7 +9,7 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "braidlog"
 
-PURE = {"records", "wire", "scheduling", "compaction", "cost"}
+PURE = {"records", "wire", "scheduling", "compaction", "cost", "security"}
 """Bytes and numbers in, bytes and numbers out. They do not even import `runtime`."""
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -19,14 +19,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "scheduling": set(),
     "compaction": {"records"},
     "cost": set(),
+    "security": set(),
     "configs": {"runtime"},
     "objects": {"runtime", "cost"},
     "cache": {"runtime", "objects"},
     "writing": {"runtime", "objects", "records", "scheduling", "cost", "control"},
-    "control": {"runtime", "objects", "configs", "compaction", "records"},
+    "control": {"runtime", "objects", "configs", "compaction", "records", "security"},
     "jobs": {"runtime", "objects", "compaction", "records", "control"},
     "agent": {
-        *("runtime", "objects", "records", "wire", "configs", "cost"),
+        *("runtime", "objects", "records", "wire", "configs", "cost", "security"),
         *("cache", "writing", "control", "jobs"),
     },
     "spark": {"runtime", "objects", "records", "wire", "configs", "cost", "cache", "writing", "control", "jobs"},
@@ -56,7 +57,7 @@ WITHIN: dict[str, dict[str, set[str]]] = {
         "shards": {TOP},
     },
     "control": {
-        TOP: {"groups", "interface", "jobs", "journals", "log", "metadata", "transactions"},
+        TOP: {"groups", "interface", "jobs", "journals", "log", "metadata", "security", "transactions"},
         "groups": {TOP, "groups.classic", "groups.consumer", "interface", "metadata"},
         "groups.classic": {"groups", "interface"},
         "groups.consumer": {"groups", "groups.classic", "interface"},
@@ -65,6 +66,7 @@ WITHIN: dict[str, dict[str, set[str]]] = {
         "journals": {TOP, "interface", "jobs", "log", "metadata"},
         "log": {TOP, "interface", "journals", "metadata", "transactions"},
         "metadata": set(),
+        "security": {TOP, "interface", "metadata"},
         "transactions": {TOP, "groups", "interface", "log", "metadata"},
     },
     "agent": {
@@ -74,6 +76,7 @@ WITHIN: dict[str, dict[str, set[str]]] = {
             "apis.configs",
             "apis.groups",
             "apis.records",
+            "apis.security",
             "apis.topics",
             "apis.transactions",
             "cluster",
@@ -86,6 +89,7 @@ WITHIN: dict[str, dict[str, set[str]]] = {
             "apis.configs",
             "apis.groups",
             "apis.records",
+            "apis.security",
             "apis.topics",
             "apis.transactions",
             "cluster",
@@ -96,6 +100,7 @@ WITHIN: dict[str, dict[str, set[str]]] = {
         "apis.configs": {"apis", "cluster"},
         "apis.groups": {"apis", "cluster", "ripcord"},
         "apis.records": {"apis", "cluster", "connections", "read_path", "ripcord"},
+        "apis.security": {"apis", "cluster"},
         "apis.topics": {"apis", "apis.configs", "cluster", "connections", "ripcord"},
         "apis.transactions": {"apis", "cluster", "ripcord"},
         "cluster": {"connections"},

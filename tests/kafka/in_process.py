@@ -93,6 +93,19 @@ class InProcessBraidlog:
         """Answer what was accepted, leave, and come back at the same port with nothing remembered."""
         self._run(self._restart_agent())
 
+    def call(self, work: Callable[[ControlPlane], Coroutine[Any, Any, T]]) -> T:
+        """Ask the control plane, past all agents and their rules."""
+        assert self._remote is not None
+        return self._run(work(self._remote))
+
+    def wait_until(self, condition: Callable[[Agent], bool]) -> None:
+        """Wait until the agent's view is as wanted."""
+        self._run(self._wait_until(condition))
+
+    async def _wait_until(self, condition: Callable[[Agent], bool]) -> None:
+        while not condition(self.agent):
+            await self.agent.view.wait_catalog_change()
+
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_S_MAX)
 

@@ -17,6 +17,7 @@ from braidlog.agent.apis.records.api_00_produce import Produce
 from braidlog.agent.apis.records.api_01_fetch import Fetch, FetchServices
 from braidlog.agent.apis.records.batch_work import BatchWork
 from braidlog.agent.apis.records.services import RecordServices
+from braidlog.agent.apis.security.services import SecurityServices
 from braidlog.agent.apis.topics.api_03_metadata import Metadata
 from braidlog.agent.apis.topics.services import TopicServices
 from braidlog.agent.apis.transactions.services import TransactionServices
@@ -40,6 +41,7 @@ from braidlog.agent.ripcord.producer_ids import ProducerIds
 from braidlog.agent.ripcord.reachability import Reachability
 from braidlog.agent.ripcord.replay_wait import ReplayWait
 from braidlog.agent.ripcord.ripcord import Ripcord
+from braidlog.agent.security_rules import authorizer_rules
 from braidlog.cache.blocks import BlockCache
 from braidlog.cache.neighbours import Neighbours
 from braidlog.control.interface import REPLAY, SCAN, ControlPlane
@@ -55,6 +57,7 @@ from braidlog.runtime.metrics import Metrics
 from braidlog.runtime.settings import AgentSettings
 from braidlog.runtime.tasks import TaskGroup
 from braidlog.runtime.turns import Turns
+from braidlog.security.rights import Authorizer
 from braidlog.writing.packing import Writer
 from braidlog.writing.path import Components, WritePath
 from braidlog.writing.shards.link import ShardLink
@@ -112,12 +115,14 @@ class Agent:
         )
 
         # Connections.
+        self.authorizer = Authorizer(view.acls, authorizer_rules(settings))
         turns = Turns(clock)
         meters = RequestMeters(API_VERSIONS)
         self.connections = OpenConnections(
             clock,
             turns,
             meters,
+            self.authorizer,
             request_bytes_max=settings.memory_budget_bytes,
             response_bytes_max=settings.response_budget_bytes,
         )
@@ -193,6 +198,7 @@ class Agent:
             topics,
             ConfigServices(control, view, session, settings),
             ClusterServices(view, clock),
+            SecurityServices(control, view, self.authorizer),
         )
         tasks = TaskGroup("requests")
         converter = Converter()

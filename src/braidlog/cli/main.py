@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from braidlog.cli.cluster import groups, jobs, lightning, quotas, ripcord, status, topics
+from braidlog.cli.cluster import acls, groups, jobs, lightning, quotas, ripcord, status, topics
 from braidlog.cli.environment import unknown_variables
 from braidlog.cli.errors import READER_GONE, TERMINATED, report
 from braidlog.cli.options import Config, Format, Set
@@ -37,6 +37,7 @@ app.add_typer(status.app, name="cluster")
 app.add_typer(topics.app, name="topic")
 app.add_typer(groups.app, name="group")
 app.add_typer(quotas.app, name="quota")
+app.add_typer(acls.app, name="acl")
 app.add_typer(cost.app, name="cost")
 app.add_typer(shuffle.app, name="shuffle")
 app.add_typer(lightning.app, name="lightning")

@@ -30,6 +30,18 @@ def call(address: Address, api_key: int, version: int, request: Any) -> Any:
         ) from error
 
 
+def raise_for(answer: Any, advice: str) -> None:
+    """Raise the error of an answer, if it has one."""
+    from kio.schema.errors import ErrorCode
+
+    code = ErrorCode(answer.error_code)
+    if code is not ErrorCode.none:
+        raise CommandError(
+            answer.error_message or code.name.replace("_", " "),
+            help="It may pass: try again." if code.retriable else advice,
+        )
+
+
 def _read(connection: socket.socket, length: int) -> bytes:
     data = bytearray()
     while len(data) < length:

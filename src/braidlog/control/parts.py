@@ -29,6 +29,8 @@ from braidlog.control.metadata.counters import NumberBlocks
 from braidlog.control.overview import Overview
 from braidlog.control.resource_configs import ResourceConfigs
 from braidlog.control.runner import Step
+from braidlog.control.security.acls import Acls
+from braidlog.control.security.credentials import Credentials
 from braidlog.control.settings import ControlSettings
 from braidlog.control.store_owner import CHECK_INTERVAL_S, StoreOwner
 from braidlog.control.transactions.coordinator import Transactions
@@ -55,6 +57,8 @@ class Parts:
             session_timeout_s=settings.session_timeout_s,
         )
         self.quotas = ClientQuotas(foundation)
+        self.acls = Acls(foundation)
+        self.credentials = Credentials(foundation)
         journal_state = self._journal_state(foundation)
         self._build_log(foundation, entropy.fork(f"catalog/{epoch}"), journal_state)
         self.groups = GroupCoordinator(
@@ -166,6 +170,8 @@ class Parts:
         await self.recent.recover()
         await self.catalog.load()
         await self.quotas.load()
+        await self.acls.load()
+        await self.credentials.load()
         await self.administration.load()
         await self.epochs.load()
         await self.writers.load()

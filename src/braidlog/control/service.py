@@ -101,6 +101,8 @@ class ControlService:
             agents=self.parts.agents.agents,
             cluster_configs=dict(self.parts.catalog.cluster_configs),
             client_quotas=self.parts.quotas.quotas,
+            acls=self.parts.acls.acls,
+            credentials=self.parts.credentials.credentials,
             store_url=self._store.url,
         )
 
@@ -256,6 +258,17 @@ class ControlService:
         self, request: api.AlterClientQuotas, *, timeout_s: float | None = None
     ) -> api.QuotaOutcomes:
         return await self._runner.within(timeout_s, self.parts.quotas.alter(request), change=True)
+
+    async def create_acls(self, request: api.CreateAcls, *, timeout_s: float | None = None) -> api.AclOutcomes:
+        return await self._runner.within(timeout_s, self.parts.acls.create(request), change=True)
+
+    async def delete_acls(self, request: api.DeleteAcls, *, timeout_s: float | None = None) -> api.DeletedAcls:
+        return await self._runner.within(timeout_s, self.parts.acls.delete(request), change=True)
+
+    async def alter_credentials(
+        self, request: api.AlterCredentials, *, timeout_s: float | None = None
+    ) -> api.CredentialOutcomes:
+        return await self._runner.within(timeout_s, self.parts.credentials.alter(request), change=True)
 
     # ── consumer groups ───────────────────────────────────────────────────────────────────────────────────────────
 

@@ -31,6 +31,7 @@ from braidlog.runtime.quantities import (
     write_milliseconds,
     write_seconds,
 )
+from braidlog.runtime.security_settings import SecuritySettings
 
 ENVIRONMENT_PREFIX = "BRAIDLOG_"
 
@@ -126,7 +127,7 @@ class CommonSettings(BaseModel):
     this age, a sequence whose files are all sequenced may be deleted, with its fences."""
 
 
-class AgentSettings(CommonSettings):
+class AgentSettings(CommonSettings, SecuritySettings):
     """What an agent needs to know."""
 
     listen: Listen = Field(Address("127.0.0.1", 9092), examples=["0.0.0.0:9092"])

@@ -11,6 +11,7 @@ from kio.static.constants import EntityType
 
 from braidlog.agent.apis.context import RequestContext
 from braidlog.agent.apis.registry import COLD_APIS
+from braidlog.security.rights import ALL_RIGHTS, Rights
 from braidlog.wire.messages import read_request, write_response
 
 
@@ -51,15 +52,18 @@ def services_of(agent: Any, services: type) -> Any:
 class ApiCaller:
     """One client of one agent."""
 
-    def __init__(self, agent: Any, client_id: str = "tests") -> None:
+    def __init__(self, agent: Any, client_id: str = "tests", rights: Rights = ALL_RIGHTS) -> None:
         self.agent = agent
         self.client_id = client_id
+        self.rights = rights
 
     def everywhere(self) -> list["ApiCaller"]:
         """The same client at every agent of the cluster, this one included."""
         return [
             ApiCaller(
-                SimpleNamespace(**{**vars(self.agent), "session": SimpleNamespace(node_id=node_id)}), self.client_id
+                SimpleNamespace(**{**vars(self.agent), "session": SimpleNamespace(node_id=node_id)}),
+                self.client_id,
+                self.rights,
             )
             for node_id in sorted(self.agent.view.agents)
         ]
@@ -71,7 +75,7 @@ class ApiCaller:
         assert version in api.versions
         body = encode(build(key, version, request))
         services = services_of(self.agent, api.services)
-        context = RequestContext(services, self.agent.turns, key, version, self.client_id, "127.0.0.1")
+        context = RequestContext(services, self.agent.turns, key, version, self.client_id, "127.0.0.1", self.rights)
         response = await api.handle(read_request(key, version, body), context)
         data = write_response(response)
         decoded, length = entity_reader(type(response))(memoryview(data).toreadonly(), 0)

@@ -20,6 +20,7 @@ from braidlog.runtime.clock import SystemClock
 from braidlog.runtime.entropy import SeededEntropy
 from braidlog.runtime.settings import AgentSettings
 from braidlog.runtime.turns import Turns
+from braidlog.security.rights import Authorizer, AuthorizerRules
 
 
 @pytest.fixture
@@ -48,6 +49,7 @@ async def agent() -> AsyncIterator[SimpleNamespace]:
         reachability=Reachability(clock, after_s=5.0),
         write_epoch=registered.write_epoch,
         following=following,
+        authorizer=Authorizer(view.acls, AuthorizerRules(is_on=True)),
     )
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)

@@ -38,6 +38,17 @@ SMALLEST = {
     26: part("EndTxnRequest", **OWNER, committed=True),
     27: part("WriteTxnMarkersRequest", markers=()),
     28: part("TxnOffsetCommitRequest", **OWNER, group_id="g", topics=()),
+    29: part(
+        "DescribeAclsRequest",
+        resource_type_filter=1,
+        resource_name_filter=None,
+        principal_filter=None,
+        host_filter=None,
+        operation=1,
+        permission_type=1,
+    ),
+    30: part("CreateAclsRequest", creations=()),
+    31: part("DeleteAclsRequest", filters=()),
     32: part("DescribeConfigsRequest", resources=()),
     33: part("AlterConfigsRequest", resources=(), validate_only=False),
     34: part("AlterReplicaLogDirsRequest", dirs=()),
@@ -68,7 +79,34 @@ def _resource(kind: int, name: str, configs: tuple[Part, ...]) -> Part:
     return part("AlterConfigsResource", resource_type=kind, resource_name=name, configs=configs)
 
 
+ACL_FILTER = {
+    "resource_type_filter": 2,
+    "resource_name_filter": "nowhere",
+    "pattern_type_filter": 3,
+    "principal_filter": "User:a",
+    "host_filter": "*",
+    "operation": 3,
+    "permission_type": 3,
+}
+
 FULL = {
+    29: part("DescribeAclsRequest", **ACL_FILTER),
+    30: part(
+        "CreateAclsRequest",
+        creations=[
+            part(
+                "AclCreation",
+                resource_type=2,
+                resource_name="nowhere",
+                resource_pattern_type=3,
+                principal="User:a",
+                host="*",
+                operation=3,
+                permission_type=3,
+            )
+        ],
+    ),
+    31: part("DeleteAclsRequest", filters=[part("DeleteAclsFilter", **ACL_FILTER)]),
     8: part(
         "OffsetCommitRequest",
         group_id="g",

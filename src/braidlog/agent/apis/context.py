@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from braidlog.runtime.turns import Turns
+from braidlog.security.rights import ALL_RIGHTS, Rights
 from braidlog.wire.messages import Answer, answer_for
 
 Services_co = TypeVar("Services_co", covariant=True)
@@ -21,6 +22,8 @@ class RequestContext(Generic[Services_co]):
     version: int
     client_id: str
     client_host: str
+    rights: Rights = ALL_RIGHTS
+    """What the client may do."""
 
     @property
     def answer(self) -> Answer:

@@ -181,7 +181,13 @@ class Dispatcher:
             return [await self._metadata.answer(header, metadata, slot)]
         request = await self._converter.convert(is_large, read_request, key, version, body)
         context = RequestContext(
-            self._services[key], self._turns, key, version, header.client_id or "", connection.peer_host
+            self._services[key],
+            self._turns,
+            key,
+            version,
+            header.client_id or "",
+            connection.peer_host,
+            connection.rights,
         )
         answer = await COLD_APIS[key].handle(request, context)
         if self._reachability.is_away and key not in SERVED_WHILE_AWAY:

@@ -33,6 +33,12 @@ from braidlog.agent.apis.groups import (
 from braidlog.agent.apis.groups.services import GroupServices
 from braidlog.agent.apis.records import api_02_list_offsets, api_21_delete_records, api_23_offset_for_leader_epoch
 from braidlog.agent.apis.records.services import RecordServices
+from braidlog.agent.apis.security import (
+    api_29_describe_acls,
+    api_30_create_acls,
+    api_31_delete_acls,
+)
+from braidlog.agent.apis.security.services import SecurityServices
 from braidlog.agent.apis.topics import (
     api_19_create_topics,
     api_20_delete_topics,
@@ -135,6 +141,7 @@ COLD_APIS: dict[int, ColdApi] = {
         api_49_alter_client_quotas,
         api_74_list_config_resources,
     ),
+    **_served(SecurityServices, api_29_describe_acls, api_30_create_acls, api_31_delete_acls),
     **_served(ClusterServices, api_55_describe_quorum, api_57_update_features, api_60_describe_cluster),
 }
 """All cold APIs by API key."""

@@ -14,6 +14,8 @@ from kio.static.primitive import i32Timedelta
 from braidlog.agent.apis.context import RequestContext
 from braidlog.agent.cluster.view import ClusterView, TopicView
 from braidlog.runtime.errors import BraidError, Remedy
+from braidlog.security.acls import CLUSTER, CLUSTER_NAME, DESCRIBE, GROUP
+from braidlog.security.rights import Rights
 
 NO_THROTTLE = i32Timedelta.parse(timedelta(0))
 
@@ -30,10 +32,21 @@ CONTROL_FAILURES = (BraidError,)
 never raise errors, so clients can always be told to try again."""
 
 OPERATIONS_UNKNOWN = -(2**31)
-# The bits of Kafka's ACL operations for each kind of resource. Everybody may do everything.
-TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
-GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
-CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+"""The operations that a client is allowed, if it did not ask for them."""
+CLUSTER_DENIED = "Cluster authorization failed."
+TOPIC_DENIED = "Topic authorization failed."
+
+
+def cluster_operations(rights: Rights, *, told: bool) -> int:
+    """What the client may do to the cluster, as a bit set, if it asks for that."""
+    if not told:
+        return OPERATIONS_UNKNOWN
+    return rights.operations(CLUSTER, CLUSTER_NAME) if rights.cluster(DESCRIBE) else 0
+
+
+def group_operations(rights: Rights, group_id: str, *, told: bool) -> int:
+    """What the client may do to a group, as a bit set, if it asks for that."""
+    return rights.operations(GROUP, group_id) if told else OPERATIONS_UNKNOWN
 
 
 def group_failure(_error: BraidError) -> ErrorCode:
@@ -103,6 +116,15 @@ def topic_of(view: ClusterView, topic: object) -> TopicView | None:
     if hasattr(topic, "topic_id"):
         return view.topics_by_id.get(topic_id_bytes(topic.topic_id))
     return view.topics_by_name.get(getattr(topic, "name", ""))
+
+
+def is_denied(rights: Rights, operation: int, topic: object, known: TopicView | None) -> bool:
+    """Whether the client may not do this to the topic that a part of a request names.
+
+    An id that no topic has is denied to nobody: it says nothing.
+    """
+    name = known.info.name if known is not None else getattr(topic, "name", None)
+    return name is not None and not rights.topic(operation, name)
 
 
 def unknown_topic_code(topic: object) -> ErrorCode:

@@ -17,18 +17,21 @@ from braidlog.configs.names import INTERNAL_TOPICS
 from braidlog.configs.topic import TopicSettings, effective_settings
 from braidlog.control.interface import (
     AbortedRange,
+    AclsChanged,
     AgentChanged,
     AgentInfo,
     AgentRemoved,
     BoundsChanged,
     ClientQuotasChanged,
     ClusterConfigChanged,
+    CredentialsChanged,
     ExtentsReplaced,
     FeedEvent,
     FeedPosition,
     IndexedExtent,
     ObjectSequenced,
     PartitionBounds,
+    ScramCredential,
     Snapshot,
     StoredObject,
     TopicChanged,
@@ -40,6 +43,7 @@ from braidlog.records.codec import CODEC_NAMES
 from braidlog.records.leader_epochs import FIRST_EPOCH, LeaderEpochs, current_epoch
 from braidlog.records.preparation import LogRules
 from braidlog.runtime.waiters import Waiters
+from braidlog.security.decisions import AclBook
 
 ABORTED_MAX = 64
 """Aborted transactions kept per partition. For older ones the agent asks the control plane."""
@@ -173,6 +177,9 @@ class ClusterView:
         self.topics_by_id: dict[bytes, TopicView] = {}
         self.partitions: dict[int, PartitionView] = {}
         self.quotas = QuotaBook()
+        self.acls = AclBook()
+        self.credentials: dict[tuple[str, int], ScramCredential] = {}
+        """Credentials by user and mechanism."""
         self._changed = Waiters()
 
     @property
@@ -188,6 +195,9 @@ class ClusterView:
         self.cluster_id = snapshot.cluster_id
         self.cluster_configs = dict(snapshot.cluster_configs)
         self.quotas.load(snapshot.client_quotas)
+        if snapshot.acls is not None:
+            self.acls.load(snapshot.acls)
+        self.credentials = {(each.user, each.mechanism): each for each in snapshot.credentials}
         self._set_agents(snapshot.agents)
         stale = self.partitions
         self.topics_by_name, self.topics_by_id, self.partitions = {}, {}, {}
@@ -240,6 +250,13 @@ class ClusterView:
                     catalog_changed = True
                 case ClientQuotasChanged(quotas):
                     self.quotas.load(quotas)
+                    catalog_changed = True
+                case AclsChanged(added, removed):
+                    self.acls.change(added, removed)
+                    self.wake_fetches()  # some may wait for records that their client may read no more
+                    catalog_changed = True
+                case CredentialsChanged(gone, changed):
+                    self._change_credentials(gone, changed)
                     catalog_changed = True
                 case ClusterConfigChanged(configs):
                     self.cluster_configs = dict(configs)
@@ -335,6 +352,11 @@ class ClusterView:
         for partition in topic.partitions:
             del self.partitions[partition.partition_id]
             partition.waiters.wake_all()
+
+    def _change_credentials(self, gone: list[tuple[str, int]], changed: list[ScramCredential]) -> None:
+        for key in gone:
+            self.credentials.pop(key, None)
+        self.credentials |= {(each.user, each.mechanism): each for each in changed}
 
     def is_journaled(self, topic_id: bytes) -> bool:
         """Whether writes to a topic go to the journal.

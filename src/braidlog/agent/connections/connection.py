@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import structlog
 
-from braidlog.agent.connections.quotas import ANONYMOUS
 from braidlog.agent.connections.request_memory import ArrivingFrame
 from braidlog.agent.connections.stalls import Progress
 from braidlog.objects.store import Bytes
@@ -19,6 +18,8 @@ from braidlog.runtime.alarms import Alarm
 from braidlog.runtime.limits import FRAME_BYTES_MAX
 from braidlog.runtime.sockets import leave_unpaced
 from braidlog.runtime.tally import Tally
+from braidlog.security.principals import ANONYMOUS_USER, principal_of
+from braidlog.security.rights import ALL_RIGHTS, Rights
 from braidlog.wire.header import RequestHeader
 from braidlog.wire.produce_opening import ProduceOpening
 
@@ -169,7 +170,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Set while nothing is read, because the client has exceeded its quota."""
         self._flush_handle: asyncio.Handle | None = None
         self.peer_host = ""
-        self.user = ANONYMOUS
+        self.user = ANONYMOUS_USER
+        self.rights: Rights = ALL_RIGHTS
+        """What the client may do. Set when it is known who it is."""
         self.is_closed = False
         self.opening: ProduceOpening | None = None
         """The opening of the last produce request that had one. The next request is likely to have the same."""
@@ -189,6 +192,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.peer_host = str(peer[0]) if isinstance(peer, tuple) else "local"
         self._transport.set_write_buffer_limits(high=4 * 1024 * 1024)
+        self.rights = self._connections.authorizer.rights_of(principal_of(self.user), self.peer_host)
         connection: socket.socket | None = transport.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)

@@ -14,13 +14,22 @@ from braidlog.agent.connections.stalls import Stalls
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.limits import CONNECTIONS_MAX
 from braidlog.runtime.turns import Turns
+from braidlog.security.rights import Authorizer
 
 
 class OpenConnections:
     def __init__(
-        self, clock: Clock, turns: Turns, meters: RequestMeters, *, request_bytes_max: int, response_bytes_max: int
+        self,
+        clock: Clock,
+        turns: Turns,
+        meters: RequestMeters,
+        authorizer: Authorizer,
+        *,
+        request_bytes_max: int,
+        response_bytes_max: int,
     ) -> None:
         self.clock = clock
+        self.authorizer = authorizer
         self.turns = turns
         self.meters = meters
         self._open: dict[KafkaConnection, None] = {}

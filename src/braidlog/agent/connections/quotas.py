@@ -11,8 +11,6 @@ from braidlog.control.interface import ClientQuota
 
 PRODUCER_BYTE_RATE = "producer_byte_rate"
 CONSUMER_BYTE_RATE = "consumer_byte_rate"
-ANONYMOUS = "ANONYMOUS"
-"""The user of a connection without authentication."""
 
 BURST_S = 1.0
 """How many seconds' worth of bytes may be taken at once."""

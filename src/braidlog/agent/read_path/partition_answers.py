@@ -1,6 +1,7 @@
 """A fetch's answer for one partition: records, another agent, or an error."""
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
 
 import structlog
@@ -37,6 +38,15 @@ def epoch_error(named_epoch: int, current: int) -> ErrorCode | None:
     if named_epoch < 0 or named_epoch == current:
         return None
     return ErrorCode.fenced_leader_epoch if named_epoch < current else ErrorCode.unknown_leader_epoch
+
+
+class Denied(Enum):
+    """Stands for a topic that the client may not read."""
+
+    TOPIC = 1
+
+
+DENIED = Denied.TOPIC
 
 
 class PartitionRead(NamedTuple):
@@ -129,7 +139,7 @@ class PartitionAnswers:
         return reader_for(self._reads.view, self._reads.zone, partition, self._rack_id)
 
     def begin(
-        self, topic: TopicView | None, wanted: FetchPartition, bytes_max: int, *, at_least_one: bool
+        self, topic: TopicView | Denied | None, wanted: FetchPartition, bytes_max: int, *, at_least_one: bool
     ) -> FetchedPartition | PartitionRead:
         """The answer, or the read that will give it, if records are not in memory.
 
@@ -139,6 +149,8 @@ class PartitionAnswers:
         if topic is None:
             unknown = ErrorCode.unknown_topic_id if self._by_id else ErrorCode.unknown_topic_or_partition
             return FetchedPartition(index, unknown)
+        if isinstance(topic, Denied):
+            return FetchedPartition(index, ErrorCode.topic_authorization_failed)
         if not 0 <= index < len(topic.partitions):
             return FetchedPartition(index, ErrorCode.unknown_topic_or_partition)
         partition = topic.partitions[index]

@@ -17,10 +17,11 @@ import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
 from braidlog.agent.cluster.view import ClusterView
-from braidlog.control.interface import AgentInfo, ClientQuota, FeedPosition, Snapshot, TopicInfo
+from braidlog.control.interface import AgentInfo, ClientQuota, FeedPosition, ScramCredential, Snapshot, TopicInfo
 from braidlog.objects.keys import AGENT_SNAPSHOT_KEY
 from braidlog.objects.store import AlreadyExists, Bytes, Conflict, NotFound, Store
 from braidlog.runtime.errors import BraidError, Remedy
+from braidlog.security.acls import Acl
 
 MAGIC = b"BRAIDAGT"
 FORMAT_VERSION = 1
@@ -55,6 +56,9 @@ class AgentSnapshot(msgspec.Struct, frozen=True, array_like=True):
     agents: list[AgentInfo]
     cluster_configs: dict[str, str]
     client_quotas: list[ClientQuota]
+    acls: list[Acl] | None = None
+    """None in snapshots of releases without ACLs: what was never known is denied."""
+    credentials: list[ScramCredential] = msgspec.field(default_factory=list)
 
     def as_known(self) -> Snapshot:
         """The snapshot in the form of the control plane's own.
@@ -70,6 +74,8 @@ class AgentSnapshot(msgspec.Struct, frozen=True, array_like=True):
             self.agents,
             self.cluster_configs,
             client_quotas=self.client_quotas,
+            acls=self.acls,
+            credentials=self.credentials,
         )
 
     def says_the_same(self, other: "AgentSnapshot") -> bool:
@@ -90,6 +96,8 @@ def snapshot_of(view: ClusterView, taken_ms: int) -> AgentSnapshot:
         [agent for _, agent in sorted(view.agents.items())],
         view.cluster_configs,
         view.quotas.quotas,
+        list(view.acls.acls) if view.acls.is_known else None,
+        list(view.credentials.values()),
     )
 
 

@@ -85,16 +85,9 @@ def _shown(quota: str, value: float) -> str:
 
 
 def _raise_for(answer: Any) -> None:
-    from kio.schema.errors import ErrorCode
+    from braidlog.clients.kafka_call import raise_for
 
-    from braidlog.clients.errors import CommandError
-
-    code = ErrorCode(answer.error_code)
-    if code is not ErrorCode.none:
-        raise CommandError(
-            answer.error_message or code.name.replace("_", " "),
-            help="It may pass: try again." if code.retriable else "`braid quota describe` shows what is set.",
-        )
+    raise_for(answer, "`braid quota describe` shows what is set.")
 
 
 @app.command("set")

@@ -6,6 +6,7 @@ import msgspec
 
 from braidlog.control.interface.base import Message
 from braidlog.records.leader_epochs import FIRST_EPOCH
+from braidlog.security.acls import Acl
 
 
 class FeedPosition(Message, frozen=True, gc=False):
@@ -172,6 +173,35 @@ class ClientQuotasChanged(Message, frozen=True, tag="client-quotas"):
     quotas: list[ClientQuota]
 
 
+class AclsChanged(Message, frozen=True, tag="acls"):
+    """ACLs were created or deleted."""
+
+    added: list[Acl]
+    removed: list[Acl]
+
+
+class ScramCredential(Message, frozen=True):
+    """What proves a user's password without being one (RFC 5802)."""
+
+    user: str
+    mechanism: int
+    """Kafka's number: 1 for SCRAM-SHA-256, 2 for SCRAM-SHA-512."""
+    salt: bytes
+    iterations: int
+    stored_key: bytes
+    server_key: bytes
+
+    def __repr__(self) -> str:
+        return f"ScramCredential({self.user!r}, {self.mechanism}, …)"  # keys must not get into logs
+
+
+class CredentialsChanged(Message, frozen=True, tag="credentials"):
+    """Credentials were removed, by user and mechanism, then others set."""
+
+    removed: list[tuple[str, int]]
+    changed: list[ScramCredential]
+
+
 FeedEvent = (
     ObjectSequenced
     | TransactionsEnded
@@ -183,6 +213,8 @@ FeedEvent = (
     | AgentRemoved
     | ClusterConfigChanged
     | ClientQuotasChanged
+    | AclsChanged
+    | CredentialsChanged
 )
 
 
@@ -205,6 +237,9 @@ class Snapshot(Message, frozen=True):
     store_url: str = ""
     """The URL of the object store, without credentials."""
     client_quotas: list[ClientQuota] = msgspec.field(default_factory=list)
+    acls: list[Acl] | None = None
+    """None if nobody knows them: then everything that an ACL could allow is denied."""
+    credentials: list[ScramCredential] = msgspec.field(default_factory=list)
 
 
 class FeedRequest(Message, frozen=True):

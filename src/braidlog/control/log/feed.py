@@ -10,6 +10,7 @@ from contextlib import suppress
 from itertools import islice
 
 from braidlog.control.interface import (
+    AclsChanged,
     FeedEvent,
     FeedPage,
     FeedPosition,
@@ -33,6 +34,8 @@ def _cost_bytes(event: FeedEvent) -> int:
             return 200 + 300 * len(extents) + 80 * len(aborted)
         case TopicChanged(topic):
             return 400 + 40 * len(topic.partition_ids)
+        case AclsChanged(added, removed):
+            return 200 + 200 * (len(added) + len(removed))
         case _:
             return 200
 

@@ -8,7 +8,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from braidlog.agent.apis.cluster.services import ClusterContext
+from braidlog.agent.apis.shared import CLUSTER_DENIED
 from braidlog.control.interface import AgentInfo
+from braidlog.security.acls import DESCRIBE
 
 KEY = 55
 VERSIONS = range(3)
@@ -18,6 +20,11 @@ METADATA_TOPIC = "__cluster_metadata"
 
 async def handle(request: Any, context: ClusterContext) -> Any:
     view = context.services.view
+    if not context.rights.cluster(DESCRIBE):
+        code = ErrorCode.cluster_authorization_failed
+        return context.answer(
+            "DescribeQuorumResponse", error_code=code, error_message=CLUSTER_DENIED, topics=(), nodes=()
+        )
     leader = view.agents.get(view.controller_id)
     return context.answer(
         "DescribeQuorumResponse",

@@ -6,7 +6,8 @@ from kio.schema.errors import ErrorCode
 
 from braidlog.agent.apis.cluster.api_18_api_versions import FEATURES
 from braidlog.agent.apis.cluster.services import ClusterContext
-from braidlog.agent.apis.shared import NO_THROTTLE
+from braidlog.agent.apis.shared import CLUSTER_DENIED, NO_THROTTLE
+from braidlog.security.acls import ALTER
 
 KEY = 57
 VERSIONS = range(3)
@@ -15,6 +16,14 @@ UPGRADE = 1
 
 
 async def handle(request: Any, context: ClusterContext) -> Any:
+    if not context.rights.cluster(ALTER):
+        return context.answer(
+            "UpdateFeaturesResponse",
+            throttle_time=NO_THROTTLE,
+            error_code=ErrorCode.cluster_authorization_failed,
+            error_message=CLUSTER_DENIED,
+            results=(),
+        )
     problem = next((reason for update in request.feature_updates if (reason := _reason_against(update))), None)
     code = ErrorCode.none if problem is None else ErrorCode.invalid_update_version
     results: tuple[Any, ...] = ()

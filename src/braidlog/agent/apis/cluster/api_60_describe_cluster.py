@@ -5,7 +5,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from braidlog.agent.apis.cluster.services import ClusterContext
-from braidlog.agent.apis.shared import CLUSTER_OPERATIONS, NO_THROTTLE, OPERATIONS_UNKNOWN
+from braidlog.agent.apis.shared import NO_THROTTLE, cluster_operations
 
 KEY = 60
 VERSIONS = range(3)
@@ -44,7 +44,7 @@ async def handle(request: Any, context: ClusterContext) -> Any:
             )
             for agent in agents
         ),
-        cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_UNKNOWN
+        cluster_authorized_operations=cluster_operations(
+            context.rights, told=request.include_cluster_authorized_operations
         ),
     )

@@ -20,6 +20,7 @@ from braidlog.agent.apis.configs.config_entries import (
     selected,
     topic_entries,
 )
+from braidlog.agent.apis.configs.config_rights import config_denial
 from braidlog.agent.apis.configs.services import ConfigContext
 from braidlog.agent.apis.shared import ADMIN_CALL_TIMEOUT_S_MAX, CONTROL_FAILURES, NO_THROTTLE, admin_failure
 from braidlog.configs.cluster import CONTROL_CONFIG
@@ -32,6 +33,7 @@ from braidlog.configs.resources import (
     TOPIC_RESOURCE,
 )
 from braidlog.control.interface import DescribeConfigs, DescribedConfigs
+from braidlog.security.acls import DESCRIBE_CONFIGS
 
 KEY = 32
 VERSIONS = range(1, 5)
@@ -65,6 +67,7 @@ async def handle(request: Any, context: ConfigContext) -> Any:
 async def _result(resource: Any, request: Any, context: ConfigContext) -> Any:
     code, message, entries = ErrorCode.none, "", list[ConfigEntry]()
     try:
+        _check_rights(resource, context)
         entries = selected(await _entries(resource, context), resource.configuration_keys)
     except _Refusal as refusal:
         code, message = refusal.code, str(refusal)
@@ -77,6 +80,12 @@ async def _result(resource: Any, request: Any, context: ConfigContext) -> Any:
         resource_name=resource.resource_name,
         configs=tuple(_config(entry, request.include_synonyms, documented, context) for entry in entries),
     )
+
+
+def _check_rights(resource: Any, context: ConfigContext) -> None:
+    code = config_denial(DESCRIBE_CONFIGS, resource, context)
+    if code is not None:
+        raise _Refusal(code, "")
 
 
 async def _entries(resource: Any, context: ConfigContext) -> list[ConfigEntry]:

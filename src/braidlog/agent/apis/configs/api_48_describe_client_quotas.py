@@ -6,8 +6,9 @@ from kio.schema.errors import ErrorCode
 
 from braidlog.agent.apis.configs.quota_entities import entity_answer
 from braidlog.agent.apis.configs.services import ConfigContext
-from braidlog.agent.apis.shared import NO_THROTTLE
+from braidlog.agent.apis.shared import CLUSTER_DENIED, NO_THROTTLE
 from braidlog.control.interface import ClientQuota
+from braidlog.security.acls import DESCRIBE_CONFIGS
 
 KEY = 48
 VERSIONS = range(2)
@@ -18,6 +19,8 @@ KNOWN_TYPES = ("user", "client-id", "ip")
 
 async def handle(request: Any, context: ConfigContext) -> Any:
     code, message = _problem(request)
+    if not context.rights.cluster(DESCRIBE_CONFIGS):
+        code, message = ErrorCode.cluster_authorization_failed, CLUSTER_DENIED
     found = [] if code else [quota for quota in context.services.view.quotas.quotas if _matches(quota, request)]
     return context.answer(
         "DescribeClientQuotasResponse",

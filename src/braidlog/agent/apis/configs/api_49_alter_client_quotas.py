@@ -9,6 +9,7 @@ from braidlog.agent.apis.configs.quota_entities import entity_answer
 from braidlog.agent.apis.configs.services import ConfigContext
 from braidlog.agent.apis.shared import (
     ADMIN_CALL_TIMEOUT_S_MAX,
+    CLUSTER_DENIED,
     CONTROL_FAILURES,
     NO_THROTTLE,
     VIEW_WAIT_S_MAX,
@@ -17,6 +18,7 @@ from braidlog.agent.apis.shared import (
     wait_until_visible,
 )
 from braidlog.control.interface import AlterClientQuotas, Outcome, QuotaChange, QuotaOperation
+from braidlog.security.acls import ALTER_CONFIGS
 
 KEY = 49
 VERSIONS = range(2)
@@ -30,6 +32,9 @@ async def handle(request: Any, context: ConfigContext) -> Any:
         )
         async for entry in context.turns.each(request.entries)
     ]
+    if not context.rights.cluster(ALTER_CONFIGS):
+        denied = Outcome(ErrorCode.cluster_authorization_failed, CLUSTER_DENIED)
+        return await _answer(changes, [denied] * len(changes), context)
     repeated = await _repeated(changes, context)
     if repeated:
         refusal = Outcome(ErrorCode.invalid_request, "An entity is in the request twice.")

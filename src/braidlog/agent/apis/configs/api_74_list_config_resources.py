@@ -14,6 +14,7 @@ from braidlog.configs.resources import (
     TOPIC_RESOURCE,
 )
 from braidlog.control.interface import ListConfigResources
+from braidlog.security.acls import DESCRIBE_CONFIGS
 
 KEY = 74
 VERSIONS = range(2)
@@ -23,6 +24,8 @@ async def handle(request: Any, context: ConfigContext) -> Any:
     # Version 0 lists only client metrics. In later versions, no types means all.
     types = getattr(request, "resource_types", (CLIENT_METRICS_RESOURCE,)) or RESOURCE_TYPES
     code = ErrorCode.none if all(kind in RESOURCE_TYPES for kind in types) else ErrorCode.unsupported_version
+    if not context.rights.cluster(DESCRIBE_CONFIGS):
+        code = ErrorCode.cluster_authorization_failed
     names: dict[int, list[str]] = {}
     try:
         names = {} if code else {kind: await _names(kind, context) for kind in dict.fromkeys(types)}

@@ -6,6 +6,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from braidlog.agent.apis.configs.config_entries import LOG_LEVELS, ROOT_LOGGER
+from braidlog.agent.apis.configs.config_rights import config_denial
 from braidlog.agent.apis.configs.services import ConfigContext
 from braidlog.agent.apis.shared import (
     ADMIN_CALL_TIMEOUT_S_MAX,
@@ -20,6 +21,7 @@ from braidlog.configs.resources import BROKER_RESOURCE, LOGGER_RESOURCE, RESOURC
 from braidlog.configs.topic import DELETE, SET, apply_changes
 from braidlog.control.interface import AlterConfigs, ConfigChange, Outcome
 from braidlog.runtime.logs import set_log_level
+from braidlog.security.acls import ALTER_CONFIGS
 
 _OPERATIONS = {2: "APPEND", 3: "SUBTRACT"}
 
@@ -36,7 +38,8 @@ async def change_resources(request: Any, context: ConfigContext, *, replace: boo
             outcome = Outcome(ErrorCode.invalid_request, "Each resource must appear at most once.")
         else:
             outcome = (
-                _refusal(resource)
+                _denial(resource, context)
+                or _refusal(resource)
                 or _agents_own(resource, context)
                 or _set_log_level(resource, request.validate_only, context, replace=replace)
                 or await _change(resource, request.validate_only, context, replace=replace)
@@ -59,6 +62,11 @@ def _identity(resource: Any) -> str:
 
 def _operation(config: Any) -> int:
     return int(getattr(config, "config_operation", 0))
+
+
+def _denial(resource: Any, context: ConfigContext) -> Outcome | None:
+    code = config_denial(ALTER_CONFIGS, resource, context)
+    return None if code is None else Outcome(code, "The client may not alter these configs.")
 
 
 def _refusal(resource: Any) -> Outcome | None:

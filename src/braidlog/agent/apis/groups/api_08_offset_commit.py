@@ -16,14 +16,17 @@ from braidlog.agent.apis.shared import (
     group_failure,
 )
 from braidlog.control.interface import CommitOffsets, OffsetToCommit
+from braidlog.security.acls import READ
 
 KEY = 8
 VERSIONS = range(2, 11)
 
 
 async def handle(request: Any, context: GroupContext) -> Any:
-    offsets, codes = await offsets_to_commit(request.topics, context.services.view, context.turns)
-    if offsets:
+    offsets, codes = await offsets_to_commit(request.topics, context.services.view, context.turns, context.rights)
+    if not context.rights.group(READ, str(request.group_id)):
+        codes |= dict.fromkeys([*offsets, *codes], ErrorCode.group_authorization_failed)
+    elif offsets:
         codes |= zip(offsets, await _commit(request, list(offsets.values()), context), strict=True)
     return context.answer(
         "OffsetCommitResponse",

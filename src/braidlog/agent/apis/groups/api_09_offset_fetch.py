@@ -16,9 +16,11 @@ from braidlog.agent.apis.shared import (
     CONTROL_FAILURES,
     GROUP_CALL_TIMEOUT_S,
     NO_THROTTLE,
+    is_denied,
     topic_of,
 )
 from braidlog.control.interface import CommittedOffset, FetchOffsets, FetchOffsetsAnswer
+from braidlog.security.acls import DESCRIBE
 
 KEY = 9
 VERSIONS = range(1, 11)
@@ -95,13 +97,18 @@ async def _fetch(
     member_id: str | None = None,
     member_epoch: int = -1,
 ) -> tuple[ErrorCode, _ByTopic]:
+    rights = context.rights
+    if not rights.group(DESCRIBE, group_id):
+        if context.version >= 2:
+            return ErrorCode.group_authorization_failed, []
+        return ErrorCode.none, _denied(topics or (), context, ErrorCode.group_authorization_failed)
     if topics is None:
         answer = await _ask(FetchOffsets(group_id, None, require_stable, member_id, member_epoch), context)
         return ErrorCode(answer.error_code), _all_topics(answer, context)
     view = context.services.view
     partitions: list[tuple[bytes, int]] = []
     async for topic in context.turns.each(topics):
-        if (known := topic_of(view, topic)) is not None:
+        if (known := topic_of(view, topic)) is not None and rights.topic(DESCRIBE, known.info.name):
             partitions += [(known.info.topic_id, index) for index in topic.partition_indexes]
     # Asked even without partitions: the answer also has the group's error code.
     asked = FetchOffsets(group_id, partitions, require_stable, member_id, member_epoch)
@@ -113,14 +120,16 @@ async def _fetch(
     result: _ByTopic = []
     async for topic in context.turns.each(topics):
         known = topic_of(view, topic)
+        if is_denied(rights, DESCRIBE, topic, known):
+            result += _denied([topic], context, ErrorCode.topic_authorization_failed)
+            continue
         topic_id = known.info.topic_id if known is not None else b""
         by_id = context.version >= 10
         topic_code = ErrorCode.unknown_topic_id if known is None and by_id else every_code
-        identity = {"topic_id": topic.topic_id} if by_id else {"name": topic.name}
         nothing = CommittedOffset(topic_id, -1, -1, -1, "")
         result.append(
             (
-                identity,
+                _identity(topic, context),
                 [
                     (index, committed, ErrorCode(committed.error_code) or topic_code)
                     for index in topic.partition_indexes
@@ -131,12 +140,27 @@ async def _fetch(
     return code, result if not code or context.version < 2 else []
 
 
+def _identity(topic: Any, context: GroupContext) -> dict[str, Any]:
+    return {"topic_id": topic.topic_id} if context.version >= 10 else {"name": topic.name}
+
+
+def _denied(topics: Iterable[Any], context: GroupContext, code: ErrorCode) -> _ByTopic:
+    nothing = CommittedOffset(b"", -1, -1, -1, "")
+    return [
+        (_identity(topic, context), [(index, nothing, code) for index in topic.partition_indexes]) for topic in topics
+    ]
+
+
 def _all_topics(answer: FetchOffsetsAnswer, context: GroupContext) -> _ByTopic:
-    """The group's offsets by topic, without topics unknown to this agent."""
+    """The group's offsets by topic.
+
+    Topics that this agent does not know, or that the client may not see, are left out.
+    """
     view = context.services.view
     by_topic: dict[bytes, list[tuple[int, CommittedOffset, ErrorCode]]] = {}
     for committed in answer.offsets:
-        if committed.topic_id in view.topics_by_id:
+        topic = view.topics_by_id.get(committed.topic_id)
+        if topic is not None and context.rights.topic(DESCRIBE, topic.info.name):
             code = ErrorCode(committed.error_code)
             by_topic.setdefault(committed.topic_id, []).append((committed.partition, committed, code))
     return [

@@ -13,6 +13,7 @@ from braidlog.agent.apis.groups.services import GroupContext
 from braidlog.agent.apis.shared import NO_THROTTLE, error_text
 from braidlog.agent.cluster.placement import coordinator_of
 from braidlog.control.interface import AgentInfo
+from braidlog.security.acls import DESCRIBE
 
 KEY = 10
 VERSIONS = range(7)
@@ -27,7 +28,10 @@ _NOBODY = AgentInfo(-1, "", "", -1, "")
 
 async def handle(request: Any, context: GroupContext) -> Any:
     key_type = getattr(request, "key_type", GROUP)
-    if key_type in _TOPICS and not context.services.reachability.is_away:
+    keys = request.coordinator_keys if context.version >= 4 else (request.key,)
+    allowed = context.rights.group if key_type == GROUP else context.rights.transactional_id
+    is_welcome = any(allowed(DESCRIBE, key) for key in keys)  # who may see nothing causes nothing either
+    if is_welcome and key_type in _TOPICS and not context.services.reachability.is_away:
         await ensure_topic(_TOPICS[key_type], context)
     if context.version >= 4:
         return context.answer(
@@ -65,6 +69,10 @@ def _coordinator(key: str, key_type: int, context: GroupContext) -> Any:
 def _find(key: str, key_type: int, context: GroupContext) -> tuple[ErrorCode, str, AgentInfo]:
     if key_type not in {GROUP, TRANSACTION}:
         return ErrorCode.invalid_request, f"Unsupported coordinator type {key_type}.", _NOBODY
+    if key_type == GROUP and not context.rights.group(DESCRIBE, key):
+        return ErrorCode.group_authorization_failed, "Group authorization failed.", _NOBODY
+    if key_type == TRANSACTION and not context.rights.transactional_id(DESCRIBE, key):
+        return ErrorCode.transactional_id_authorization_failed, "Transactional Id authorization failed.", _NOBODY
     if context.services.reachability.is_away:
         return ErrorCode.coordinator_not_available, "The control plane is away.", _NOBODY
     agent = coordinator_of(key, context.services.view)

@@ -7,6 +7,7 @@ from kio.schema.errors import ErrorCode
 from braidlog.agent.apis.groups.services import GroupContext
 from braidlog.agent.apis.shared import CONTROL_FAILURES, GROUP_WAIT_MARGIN_S, NO_THROTTLE, group_failure, milliseconds
 from braidlog.control.interface import JoinAnswer, JoinGroup, JoinProtocol
+from braidlog.security.acls import READ
 
 KEY = 11
 VERSIONS = range(10)
@@ -34,11 +35,17 @@ async def handle(request: Any, context: GroupContext) -> Any:
         require_known_member_id=context.version >= 4 and group_instance_id is None,
         reason=getattr(request, "reason", None) or "",
     )
+    if not context.rights.group(READ, join.group_id):
+        return _answer(JoinAnswer(ErrorCode.group_authorization_failed, -1, None, None, "", "", []), context)
     timeout_s = max(session_timeout_ms, rebalance_timeout_ms, JOIN_WAIT_MS_MIN) / 1000 + GROUP_WAIT_MARGIN_S
     try:
         answer = await context.services.control.join_group(join, timeout_s=timeout_s)
     except CONTROL_FAILURES as error:
         answer = JoinAnswer(group_failure(error), -1, None, None, "", request.member_id, [])
+    return _answer(answer, context)
+
+
+def _answer(answer: JoinAnswer, context: GroupContext) -> Any:
     return context.answer(
         "JoinGroupResponse",
         throttle_time=NO_THROTTLE,

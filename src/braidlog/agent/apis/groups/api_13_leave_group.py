@@ -7,6 +7,7 @@ from kio.schema.errors import ErrorCode
 from braidlog.agent.apis.groups.services import GroupContext
 from braidlog.agent.apis.shared import CONTROL_FAILURES, GROUP_CALL_TIMEOUT_S, NO_THROTTLE, group_failure
 from braidlog.control.interface import LeaveAnswer, LeaveGroup, LeavingMember
+from braidlog.security.acls import READ
 
 KEY = 13
 VERSIONS = range(6)
@@ -14,6 +15,9 @@ VERSIONS = range(6)
 
 async def handle(request: Any, context: GroupContext) -> Any:
     members = await _members(request, context)
+    if not context.rights.group(READ, str(request.group_id)):
+        denied = ErrorCode.group_authorization_failed
+        return context.answer("LeaveGroupResponse", throttle_time=NO_THROTTLE, error_code=denied, members=())
     try:
         answer = await context.services.control.leave_group(
             LeaveGroup(str(request.group_id), members), timeout_s=GROUP_CALL_TIMEOUT_S

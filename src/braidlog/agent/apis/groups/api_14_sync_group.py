@@ -7,6 +7,7 @@ from kio.schema.errors import ErrorCode
 from braidlog.agent.apis.groups.services import GroupContext
 from braidlog.agent.apis.shared import CONTROL_FAILURES, GROUP_WAIT_MARGIN_S, NO_THROTTLE, group_failure
 from braidlog.control.interface import SyncAnswer, SyncAssignment, SyncGroup
+from braidlog.security.acls import READ
 
 KEY = 14
 VERSIONS = range(6)
@@ -25,10 +26,16 @@ async def handle(request: Any, context: GroupContext) -> Any:
         protocol_name=getattr(request, "protocol_name", None),
         assignments=[SyncAssignment(item.member_id, item.assignment) for item in request.assignments],
     )
+    if not context.rights.group(READ, sync.group_id):
+        return _answer(SyncAnswer(ErrorCode.group_authorization_failed, None, None, b""), context)
     try:
         answer = await context.services.control.sync_group(sync, timeout_s=SYNC_WAIT_S_MAX + GROUP_WAIT_MARGIN_S)
     except CONTROL_FAILURES as error:
         answer = SyncAnswer(group_failure(error), None, None, b"")
+    return _answer(answer, context)
+
+
+def _answer(answer: SyncAnswer, context: GroupContext) -> Any:
     return context.answer(
         "SyncGroupResponse",
         throttle_time=NO_THROTTLE,

@@ -8,12 +8,12 @@ from braidlog.agent.apis.groups.services import GroupContext
 from braidlog.agent.apis.shared import (
     CONTROL_FAILURES,
     GROUP_CALL_TIMEOUT_S,
-    GROUP_OPERATIONS,
     NO_THROTTLE,
-    OPERATIONS_UNKNOWN,
     group_failure,
+    group_operations,
 )
 from braidlog.control.interface import DescribeGroups, GroupDescription
+from braidlog.security.acls import DESCRIBE
 
 KEY = 15
 VERSIONS = range(7)
@@ -23,19 +23,27 @@ DEAD = "Dead"
 
 async def handle(request: Any, context: GroupContext) -> Any:
     group_ids = list(dict.fromkeys(str(group_id) for group_id in request.groups))
+    allowed = [group_id for group_id in group_ids if context.rights.group(DESCRIBE, group_id)]
+    denied = [group_id for group_id in group_ids if not context.rights.group(DESCRIBE, group_id)]
+    groups = [_failed(group_id, ErrorCode.group_authorization_failed) for group_id in denied]
     try:
-        answer = await context.services.control.describe_groups(
-            DescribeGroups(group_ids), timeout_s=GROUP_CALL_TIMEOUT_S
-        )
-        groups = answer.groups
+        if allowed or not denied:
+            answer = await context.services.control.describe_groups(
+                DescribeGroups(allowed), timeout_s=GROUP_CALL_TIMEOUT_S
+            )
+            groups += answer.groups
     except CONTROL_FAILURES as error:
-        groups = [GroupDescription(group_failure(error), group_id, "", "", "", []) for group_id in group_ids]
+        groups += [_failed(group_id, group_failure(error)) for group_id in allowed]
     told = getattr(request, "include_authorized_operations", False)
     return context.answer(
         "DescribeGroupsResponse",
         throttle_time=NO_THROTTLE,
         groups=await context.turns.map(lambda group: _group(group, told, context), groups),
     )
+
+
+def _failed(group_id: str, code: ErrorCode) -> GroupDescription:
+    return GroupDescription(code, group_id, "", "", "", [])
 
 
 def _group(group: GroupDescription, operations_told: bool, context: GroupContext) -> Any:
@@ -66,5 +74,5 @@ def _group(group: GroupDescription, operations_told: bool, context: GroupContext
             )
             for member in group.members
         ),
-        authorized_operations=GROUP_OPERATIONS if operations_told and not code else OPERATIONS_UNKNOWN,
+        authorized_operations=group_operations(context.rights, group.group_id, told=operations_told and not code),
     )

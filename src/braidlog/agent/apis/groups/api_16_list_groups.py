@@ -11,6 +11,7 @@ from braidlog.agent.apis.groups.services import GroupContext
 from braidlog.agent.apis.shared import CONTROL_FAILURES, GROUP_CALL_TIMEOUT_S, NO_THROTTLE, group_failure
 from braidlog.agent.cluster.placement import coordinates
 from braidlog.control.interface import GroupListing, ListGroups
+from braidlog.security.acls import DESCRIBE
 
 KEY = 16
 VERSIONS = range(6)
@@ -24,6 +25,8 @@ async def handle(request: Any, context: GroupContext) -> Any:
         groups = (await services.control.list_groups(query, timeout_s=GROUP_CALL_TIMEOUT_S)).groups
     except CONTROL_FAILURES as error:
         code = group_failure(error)
+    rights = context.rights
+    sees_all = rights.cluster(DESCRIBE)
     return context.answer(
         "ListGroupsResponse",
         throttle_time=NO_THROTTLE,
@@ -37,6 +40,7 @@ async def handle(request: Any, context: GroupContext) -> Any:
                 group_type=group.group_type,
             )
             for group in groups
-            if coordinates(services.session.node_id, group.group_id, services.view)
+            if (sees_all or rights.group(DESCRIBE, group.group_id))
+            and coordinates(services.session.node_id, group.group_id, services.view)
         ),
     )

@@ -7,18 +7,23 @@ from kio.schema.errors import ErrorCode
 from braidlog.agent.apis.groups.services import GroupContext
 from braidlog.agent.apis.shared import CONTROL_FAILURES, GROUP_CALL_TIMEOUT_S, NO_THROTTLE, group_failure
 from braidlog.control.interface import DeleteOffsets, DeleteOffsetsAnswer
+from braidlog.security.acls import DELETE, READ
 
 KEY = 47
 VERSIONS = range(1)
 
 
 async def handle(request: Any, context: GroupContext) -> Any:
-    view = context.services.view
+    view, rights = context.services.view, context.rights
+    if not rights.group(DELETE, str(request.group_id)):
+        code = ErrorCode.group_authorization_failed
+        return context.answer("OffsetDeleteResponse", error_code=code, throttle_time=NO_THROTTLE, topics=())
     known = {
         (topic.name, partition.partition_index): (found.topic_id, found.index)
         async for topic in context.turns.each(request.topics)
         async for partition in context.turns.each(topic.partitions)
-        if (found := view.partition(topic.name, partition.partition_index)) is not None
+        if rights.topic(READ, topic.name)
+        and (found := view.partition(topic.name, partition.partition_index)) is not None
     }
     # Asked even without partitions: the answer also says whether the group exists.
     try:
@@ -39,8 +44,12 @@ async def handle(request: Any, context: GroupContext) -> Any:
 
 
 async def _topic(topic: Any, codes: dict[tuple[str, int], int], context: GroupContext) -> Any:
+    unknown = ErrorCode.unknown_topic_or_partition
+    if not context.rights.topic(READ, topic.name):
+        unknown = ErrorCode.topic_authorization_failed
+
     def result(partition: Any) -> Any:
-        code = codes.get((topic.name, partition.partition_index), ErrorCode.unknown_topic_or_partition)
+        code = codes.get((topic.name, partition.partition_index), unknown)
         return context.answer(
             "OffsetDeleteResponsePartition", partition_index=partition.partition_index, error_code=ErrorCode(code)
         )

@@ -10,6 +10,7 @@ from braidlog.agent.apis.shared import (
     CONTROL_FAILURES,
     GROUP_CALL_TIMEOUT_S,
     NO_THROTTLE,
+    TOPIC_DENIED,
     duration_of,
     error_text,
     group_failure,
@@ -17,6 +18,7 @@ from braidlog.agent.apis.shared import (
     topic_id_bytes,
 )
 from braidlog.control.interface import ConsumerHeartbeat, ConsumerHeartbeatAnswer
+from braidlog.security.acls import DESCRIBE, READ
 
 KEY = 68
 VERSIONS = range(2)
@@ -45,7 +47,9 @@ async def handle(request: Any, context: GroupContext) -> Any:
         member_id_required=context.version >= 1,
     )
     try:
-        answer = await context.services.control.heartbeat_consumer(heartbeat, timeout_s=GROUP_CALL_TIMEOUT_S)
+        answer = _denial(heartbeat, context) or await context.services.control.heartbeat_consumer(
+            heartbeat, timeout_s=GROUP_CALL_TIMEOUT_S
+        )
     except CONTROL_FAILURES as error:
         answer = ConsumerHeartbeatAnswer(group_failure(error), str(error))
     return context.answer(
@@ -66,3 +70,12 @@ async def handle(request: Any, context: GroupContext) -> Any:
             ),
         ),
     )
+
+
+def _denial(heartbeat: ConsumerHeartbeat, context: GroupContext) -> ConsumerHeartbeatAnswer | None:
+    rights = context.rights
+    if not rights.group(READ, heartbeat.group_id):
+        return ConsumerHeartbeatAnswer(ErrorCode.group_authorization_failed, "Group authorization failed.")
+    if not all(rights.topic(DESCRIBE, name) for name in heartbeat.topic_names or ()):
+        return ConsumerHeartbeatAnswer(ErrorCode.topic_authorization_failed, TOPIC_DENIED)
+    return None

@@ -34,6 +34,8 @@ from braidlog.records.errors import BadRecords, InvalidBatch
 from braidlog.records.record_checks import Times
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.turns import SLICE_LENGTH, Turns
+from braidlog.security.acls import WRITE
+from braidlog.security.rights import Rights
 from braidlog.wire import produce as wire_produce
 from braidlog.wire.header import RequestHeader
 from braidlog.wire.produce import (
@@ -70,6 +72,20 @@ _new = tuple.__new__
 
 def _refused(index: int, code: int, message: str, records: tuple[RecordError, ...] = ()) -> ProducedPartition:
     return ProducedPartition(index, code, record_errors=records, error_message=message)
+
+
+def _denial(rights: Rights, request: ProduceRequest, name: str, topic: TopicView | None) -> int | None:
+    """The error for a client that lacks a right.
+
+    It may not write to the topic, or not with its transactional id.
+    """
+    if not rights.is_limited:
+        return None
+    transactional_id = request.transactional_id
+    if transactional_id is not None and not rights.transactional_id(WRITE, transactional_id):
+        return ErrorCode.transactional_id_authorization_failed
+    known_name = topic.info.name if topic is not None else name
+    return None if not known_name or rights.topic(WRITE, known_name) else ErrorCode.topic_authorization_failed
 
 
 def _is_held_up(connection: KafkaConnection) -> bool:
@@ -207,6 +223,9 @@ class Produce:
             return False
         if view.quotas.limits_producers or self._reachability.is_doubtful or _is_held_up(slot.connection):
             return False
+        rights = slot.connection.rights
+        if rights.is_limited and not rights.topic(WRITE, topic.info.name):
+            return False
         try:
             batch = _only_batch(version, topic, records)
             if batch.is_transactional:
@@ -245,9 +264,14 @@ class Produce:
         arrived: _Arrived = []
         for name, topic_id, partitions in request.topics:
             topic = self._topic(version, name, topic_id)
-            arrived.append(
-                (name, topic_id, [self._take(version, request.acks, topic, index, data) for index, data in partitions])
-            )
+            denial = _denial(connection.rights, request, name, topic)
+            taken: list[ProducedPartition | _Batch] = [
+                self._take(version, request.acks, topic, index, data)
+                if denial is None
+                else _refused(index, denial, "the client may not write here")
+                for index, data in partitions
+            ]
+            arrived.append((name, topic_id, taken))
         if _is_held_up(connection) or any(
             isinstance(each, _Batch) and each.prepared is None for each in _each(arrived)
         ):
@@ -300,12 +324,18 @@ class Produce:
             open_count, refused_before = 0, self._admission.refused_writes
             for name, topic_id, partitions in request.topics:
                 topic = self._topic(version, name, topic_id)
+                denial = _denial(slot.connection.rights, request, name, topic)
                 answers: list[Answer] = []
                 pending.topics.append((name, topic_id, answers))
                 for start in range(0, len(partitions), SLICE_LENGTH):
                     await self._turns.wait()
                     wanted = partitions[start : start + SLICE_LENGTH]
-                    batches = [self._take(version, request.acks, topic, index, data) for index, data in wanted]
+                    batches: list[ProducedPartition | _Batch] = [
+                        self._take(version, request.acks, topic, index, data)
+                        if denial is None
+                        else _refused(index, denial, "the client may not write here")
+                        for index, data in wanted
+                    ]
                     await self._prepare(batches)
                     more, more_count = self._submit_all(version, pending, batches)
                     pending.expect_more(more_count)

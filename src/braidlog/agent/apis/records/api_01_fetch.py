@@ -10,7 +10,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from braidlog.agent.apis.converter import Converter
-from braidlog.agent.apis.records.fetch_reading import FetchReading
+from braidlog.agent.apis.records.fetch_reading import FetchReading, readable_topic
 from braidlog.agent.cluster.view import TopicView
 from braidlog.agent.connections.connection import ResponseSlot
 from braidlog.agent.connections.open_connections import OpenConnections
@@ -25,7 +25,7 @@ from braidlog.agent.read_path.fetch_sessions import (
     answered,
 )
 from braidlog.agent.read_path.parked import Found, Parked, RepeatedFetch, RepeatedFetches
-from braidlog.agent.read_path.partition_answers import PartitionAnswers, ReadServices
+from braidlog.agent.read_path.partition_answers import Denied, PartitionAnswers, ReadServices
 from braidlog.agent.read_path.ticks import Ticks
 from braidlog.agent.ripcord.admission import Admission
 from braidlog.agent.ripcord.reachability import Reachability
@@ -403,16 +403,15 @@ class _Fetch:
                 return max(answer_bytes, self._answers.first_batch_bytes_max(*first))
         return answer_bytes
 
-    def _topic(self, name: str, topic_id: bytes) -> TopicView | None:
-        view = self._view
-        return view.topics_by_id.get(topic_id) if self._by_id else view.topics_by_name.get(name)
+    def _topic(self, name: str, topic_id: bytes) -> TopicView | Denied | None:
+        return readable_topic(self._view, self._slot.connection.rights, name, topic_id, by_id=self._by_id)
 
     def _partitions(self, topics: list[FetchTopic]) -> Found:
         """Those that are there."""
         found: Found = []
         for name, topic_id, partitions in topics:
             topic = self._topic(name, topic_id)
-            if topic is not None:
+            if isinstance(topic, TopicView):
                 known = topic.partitions
                 count = len(known)
                 found += [

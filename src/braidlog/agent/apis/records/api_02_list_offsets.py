@@ -20,6 +20,7 @@ from braidlog.records.leader_epochs import current_epoch, epoch_at
 from braidlog.records.placement import place_batches
 from braidlog.records.record import iter_records
 from braidlog.runtime.limits import BATCH_DECOMPRESSED_BYTES_MAX
+from braidlog.security.acls import DESCRIBE
 
 KEY = 2
 VERSIONS = range(1, 12)
@@ -54,7 +55,11 @@ async def handle(request: Any, context: RecordContext) -> Any:
             async for wanted in context.turns.each(topic.partitions)
         ]
     )
-    views = {place: services.view.partition(*place) for place in counts}
+    rights = context.rights
+    views = {
+        (name, index): services.view.partition(name, index) if rights.topic(DESCRIBE, name) else None
+        for name, index in counts
+    }
     known = [partition.partition_id for partition in views.values() if partition is not None]
     failure = ErrorCode.none
     bounds: dict[int, PartitionBounds] = {}
@@ -71,7 +76,9 @@ async def handle(request: Any, context: RecordContext) -> Any:
             partition = views[topic.name, wanted.partition_index]
             bound = bounds.get(partition.partition_id) if partition is not None else None
             code, found = failure, NOTHING
-            if counts[topic.name, wanted.partition_index] > 1:
+            if not rights.topic(DESCRIBE, topic.name):
+                code = ErrorCode.topic_authorization_failed
+            elif counts[topic.name, wanted.partition_index] > 1:
                 code = ErrorCode.invalid_request  # as in Kafka: it would be unclear which of them is answered
             elif wanted.timestamp < 0 and context.version < ASKED_FROM.get(wanted.timestamp, VERSIONS.stop):
                 code = ErrorCode.unsupported_version

@@ -7,6 +7,7 @@ from kio.schema.errors import ErrorCode
 from braidlog.agent.apis.records.services import RecordContext
 from braidlog.agent.apis.shared import CONTROL_FAILURES, NO_THROTTLE, admin_failure, call_timeout_s
 from braidlog.control.interface import DeletedRecords, DeleteRecords
+from braidlog.security.acls import DELETE
 
 KEY = 21
 VERSIONS = range(3)
@@ -37,6 +38,8 @@ async def handle(request: Any, context: RecordContext) -> Any:
 
 async def _delete(topic_name: str, partition: Any, timeout_s: float, context: RecordContext) -> DeletedRecords:
     view = context.services.view
+    if not context.rights.topic(DELETE, topic_name):
+        return DeletedRecords(ErrorCode.topic_authorization_failed, -1)
     known = view.partition(topic_name, partition.partition_index)
     if known is None:
         return DeletedRecords(ErrorCode.unknown_topic_or_partition, -1)

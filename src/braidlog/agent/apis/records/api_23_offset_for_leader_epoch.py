@@ -14,6 +14,7 @@ from braidlog.agent.apis.shared import ADMIN_CALL_TIMEOUT_S_MAX, CONTROL_FAILURE
 from braidlog.agent.read_path.partition_answers import epoch_error
 from braidlog.control.interface import BoundsRequest, PartitionBounds
 from braidlog.records.leader_epochs import current_epoch, end_of_epoch
+from braidlog.security.acls import DESCRIBE
 
 KEY = 23
 VERSIONS = range(2, 5)
@@ -48,12 +49,12 @@ async def _end_offsets(request: Any, context: RecordContext) -> dict[int, Partit
     They do not come from the view: an end that lags behind what a consumer has read elsewhere would look like lost
     records.
     """
-    view = context.services.view
+    view, rights = context.services.view, context.rights
     partition_ids = [
         known.partition_id
         for topic in request.topics
         async for part in context.turns.each(topic.partitions)
-        if (known := view.partition(topic.topic, part.partition)) is not None
+        if rights.topic(DESCRIBE, topic.topic) and (known := view.partition(topic.topic, part.partition)) is not None
     ]
     if not partition_ids:
         return {}
@@ -69,7 +70,9 @@ async def _end_offsets(request: Any, context: RecordContext) -> dict[int, Partit
 def _partition(topic_name: str, part: Any, ends: dict[int, PartitionBounds] | None, context: RecordContext) -> Any:
     known = context.services.view.partition(topic_name, part.partition)
     code, epoch, end_offset = ErrorCode.none, -1, -1
-    if ends is None:
+    if not context.rights.topic(DESCRIBE, topic_name):
+        code = ErrorCode.topic_authorization_failed
+    elif ends is None:
         code = ErrorCode.leader_not_available
     elif known is None or known.partition_id not in ends:
         code = ErrorCode.unknown_topic_or_partition

@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TypeAlias
 
-from braidlog.agent.cluster.view import TopicView
+from braidlog.agent.cluster.view import ClusterView, TopicView
 from braidlog.agent.read_path.partition_answers import (
+    DENIED,
+    Denied,
     PartitionAnswers,
     PartitionRead,
     records_bytes,
@@ -14,10 +16,24 @@ from braidlog.agent.read_path.partition_answers import (
 )
 from braidlog.agent.read_path.response_room import ResponseRoom
 from braidlog.runtime.turns import SLICE_LENGTH, Turns
+from braidlog.security.acls import READ
+from braidlog.security.rights import Rights
 from braidlog.wire.fetch import FetchedPartition, FetchedTopic, FetchPartition, FetchResponse, FetchTopic
 
 Begun: TypeAlias = list[FetchedPartition | PartitionRead]
-Wanted: TypeAlias = Iterable[tuple[TopicView | None, FetchPartition]]
+Wanted: TypeAlias = Iterable[tuple[TopicView | Denied | None, FetchPartition]]
+
+
+def readable_topic(
+    view: ClusterView, rights: Rights, name: str, topic_id: bytes, *, by_id: bool
+) -> TopicView | Denied | None:
+    """The topic that a fetch names, by id or by name, if its client may read it."""
+    topic = view.topics_by_id.get(topic_id) if by_id else view.topics_by_name.get(name)
+    if rights.is_limited:
+        known_name = topic.info.name if topic is not None else name
+        if known_name and not rights.topic(READ, known_name):
+            return DENIED
+    return topic
 
 
 class FetchReading:
@@ -30,7 +46,7 @@ class FetchReading:
         self,
         topics: list[FetchTopic],
         answers: PartitionAnswers,
-        find_topic: Callable[[str, bytes], TopicView | None],
+        find_topic: Callable[[str, bytes], TopicView | Denied | None],
         bytes_max: int,
     ) -> None:
         self._topics = topics
@@ -40,7 +56,7 @@ class FetchReading:
         self.records_bytes = 0
         """The bytes of records in the answer."""
 
-    def _wanted(self) -> Iterator[tuple[TopicView | None, FetchPartition]]:
+    def _wanted(self) -> Iterator[tuple[TopicView | Denied | None, FetchPartition]]:
         """Every partition of the request, in its order."""
         for name, topic_id, partitions in self._topics:
             topic = self._find_topic(name, topic_id)

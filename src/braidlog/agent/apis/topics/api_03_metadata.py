@@ -3,10 +3,9 @@
 from kio.schema.errors import ErrorCode
 
 from braidlog.agent.apis.shared import (
-    CLUSTER_OPERATIONS,
     OPERATIONS_UNKNOWN,
-    TOPIC_OPERATIONS,
     VIEW_WAIT_S_MAX,
+    cluster_operations,
     wait_until_visible,
 )
 from braidlog.agent.apis.topics.services import TopicServices
@@ -19,6 +18,8 @@ from braidlog.configs.topic import effective_cluster_settings
 from braidlog.control.interface import CreateTopics, NewTopic
 from braidlog.runtime.errors import BraidError
 from braidlog.runtime.turns import SLICE_LENGTH, Turns
+from braidlog.security.acls import CREATE, DESCRIBE, TOPIC
+from braidlog.security.rights import Rights
 from braidlog.wire import metadata as wire_metadata
 from braidlog.wire.header import RequestHeader
 from braidlog.wire.metadata import (
@@ -57,8 +58,9 @@ class Metadata:
         self._catalog_changes = -1
 
     async def answer(self, header: RequestHeader, request: MetadataRequest, slot: ResponseSlot) -> bytes:
-        missing = await self._create_missing(request) if request.topics else {}
-        topics = await self._wanted(request, missing)
+        rights = slot.connection.rights
+        missing = await self._create_missing(request, rights) if request.topics else {}
+        topics = await self._wanted(request, missing, rights)
         answer_bytes = 0
         async for topic in self._turns.each(topics):
             answer_bytes += PARTITION_BYTES * (1 + (len(topic.partitions) if isinstance(topic, TopicView) else 0))
@@ -68,14 +70,14 @@ class Metadata:
         brokers = [
             MetadataBroker(info.node_id, info.host, info.port, info.zone or None) for info in view.agents.values()
         ]
-        operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else OPERATIONS_UNKNOWN
+        operations_told = request.include_topic_authorized_operations
         response = MetadataResponse(
             brokers,
             (),
             view.cluster_id,
             view.controller_id,
-            cluster_authorized_operations=(
-                CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_UNKNOWN
+            cluster_authorized_operations=cluster_operations(
+                rights, told=request.include_cluster_authorized_operations
             ),
         )
         zone = zone_of_client(header.client_id)
@@ -84,7 +86,10 @@ class Metadata:
         writer = MetadataWriter(version)
         parts = [writer.head(response, len(topics))]
         async for topic in self._turns.each(topics):
+            operations = OPERATIONS_UNKNOWN
             if isinstance(topic, TopicView):
+                if operations_told:
+                    operations = rights.operations(TOPIC, topic.info.name)
                 parts.append(await self._write(topic, version, zone))
             else:
                 slot.count_error(KEY, topic.error_code)
@@ -93,14 +98,16 @@ class Metadata:
         parts.append(writer.tail(response))
         return b"".join(parts)
 
-    async def _create_missing(self, request: MetadataRequest) -> dict[str, int]:
+    async def _create_missing(self, request: MetadataRequest, rights: Rights) -> dict[str, int]:
         """Create topics that were asked for by name and do not exist, if that is allowed.
 
         Returns the error of each.
         """
         view, settings, turns = self._view, self._services.settings, self._turns
         names = {
-            name: None async for name, _ in turns.each(request.topics or ()) if name and name not in view.topics_by_name
+            name: None
+            async for name, _ in turns.each(request.topics or ())
+            if name and name not in view.topics_by_name and rights.topic(DESCRIBE, name)
         }
         if not names:
             return {}
@@ -110,28 +117,47 @@ class Metadata:
                 return dict.fromkeys(names, int(ErrorCode.leader_not_available))
             code = int(ErrorCode.invalid_topic_exception)
             return {name: code async for name in turns.each(names) if reason_against_topic_name(name) is not None}
+        may_create_all = rights.cluster(CREATE)
+        denied = [name for name in names if not may_create_all and not rights.topic(CREATE, name)]
+        refused = dict.fromkeys(denied, int(ErrorCode.topic_authorization_failed))
+        names = {name: None for name in names if name not in refused}
+        if not names:
+            return refused
         create = CreateTopics([NewTopic(name, -1) for name in names])
         try:
             answer = await self._services.control.create_topics(create, timeout_s=settings.commit_timeout_ms / 1000)
         except BraidError:
-            return dict.fromkeys(names, int(ErrorCode.leader_not_available))
+            return refused | dict.fromkeys(names, int(ErrorCode.leader_not_available))
         invalid = ErrorCode.invalid_topic_exception
         codes = {each.name: each.error_code for each in answer.outcomes if each.error_code == invalid}
         created = [name for name in names if name not in codes]
         await wait_until_visible(view, lambda: all(name in view.topics_by_name for name in created), VIEW_WAIT_S_MAX)
         unseen = (name for name in created if name not in view.topics_by_name)
-        return codes | dict.fromkeys(unseen, int(ErrorCode.leader_not_available))
+        return refused | codes | dict.fromkeys(unseen, int(ErrorCode.leader_not_available))
 
-    async def _wanted(self, request: MetadataRequest, missing: dict[str, int]) -> list[TopicView | MetadataTopic]:
-        """The topics that were asked for, each once, or their errors."""
+    async def _wanted(
+        self, request: MetadataRequest, missing: dict[str, int], rights: Rights
+    ) -> list[TopicView | MetadataTopic]:
+        """The topics that were asked for, each once, or their errors.
+
+        If all were asked for, those that the client may not see are left out.
+        """
         view = self._view
         if request.topics is None:
-            return list(view.topics_by_name.values())
+            if not rights.is_limited:
+                return list(view.topics_by_name.values())
+            everything = list(view.topics_by_name.items())
+            return [topic async for name, topic in self._turns.each(everything) if rights.topic(DESCRIBE, name)]
         wanted: dict[str | bytes, TopicView | MetadataTopic] = {}
         async for name, topic_id in self._turns.each(request.topics):
             by_id = topic_id != NO_TOPIC_ID and not name
             topic = view.topics_by_id.get(topic_id) if by_id else view.topics_by_name.get(name or "")
-            if topic is not None:
+            seen_name = topic.info.name if topic is not None else name
+            if seen_name and not rights.topic(DESCRIBE, seen_name):
+                # Ids are no secret, but which name has which id is one.
+                named = (None, topic_id) if by_id else (name, NO_TOPIC_ID)
+                wanted[named[0] or topic_id] = MetadataTopic(*named, error_code=ErrorCode.topic_authorization_failed)
+            elif topic is not None:
                 wanted[topic.info.name] = topic
             elif by_id:
                 wanted[topic_id] = MetadataTopic(None, topic_id, error_code=ErrorCode.unknown_topic_id)

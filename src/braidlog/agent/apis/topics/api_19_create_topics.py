@@ -10,6 +10,7 @@ from braidlog.agent.apis.configs.config_entries import topic_entries
 from braidlog.agent.apis.shared import (
     CONTROL_FAILURES,
     NO_THROTTLE,
+    TOPIC_DENIED,
     call_timeout_s,
     duplicates,
     error_text,
@@ -20,6 +21,7 @@ from braidlog.agent.apis.topics.assignments import reason_against_assignments
 from braidlog.agent.apis.topics.outcomes import failed_outcomes
 from braidlog.agent.apis.topics.services import TopicContext
 from braidlog.control.interface import CreateTopics, NewTopic, TopicOutcome
+from braidlog.security.acls import CREATE, DESCRIBE_CONFIGS
 
 KEY = 19
 VERSIONS = range(2, 8)
@@ -30,9 +32,13 @@ async def handle(request: Any, context: TopicContext) -> Any:
     outcomes: dict[str, TopicOutcome] = {}
     view = context.services.view
     wanted: list[NewTopic] = []
+    rights = context.rights
+    may_create_all = rights.cluster(CREATE)
     async for topic in context.turns.each(request.topics):
         if topic.name in repeated:
             outcomes[topic.name] = _refused(topic, ErrorCode.invalid_request, "Duplicate topic name.")
+        elif not may_create_all and not rights.topic(CREATE, topic.name):
+            outcomes[topic.name] = _refused(topic, ErrorCode.topic_authorization_failed, TOPIC_DENIED)
         elif isinstance(new := _new_topic(topic, view.agents), NewTopic):
             wanted.append(new)
         else:
@@ -114,12 +120,16 @@ def _refused(topic: Any, code: ErrorCode, message: str) -> TopicOutcome:
 
 def _result(outcome: TopicOutcome, cluster_configs: dict[str, str], context: TopicContext) -> Any:
     topic = None if outcome.error_code else outcome.topic
+    config_code, topic_id = ErrorCode.none, topic.topic_id if topic is not None else b""
+    if topic is not None and not context.rights.topic(DESCRIBE_CONFIGS, topic.name):
+        config_code, topic = ErrorCode.topic_authorization_failed, None
     # Older versions do not have this class.
     entries = topic_entries(topic.configs, cluster_configs) if topic is not None and context.version >= 5 else []
     return context.answer(
         "CreatableTopicResult",
         name=outcome.name,
-        topic_id=UUID(bytes=topic.topic_id) if topic is not None and topic.topic_id else None,
+        topic_id=UUID(bytes=topic_id) if topic_id else None,
+        topic_config_error_code=config_code,
         error_code=ErrorCode(outcome.error_code),
         error_message=error_text(outcome.error_code, outcome.error_message),
         num_partitions=len(topic.partition_ids) if topic is not None else -1,

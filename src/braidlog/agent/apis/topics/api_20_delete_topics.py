@@ -9,6 +9,7 @@ from kio.schema.errors import ErrorCode
 from braidlog.agent.apis.shared import (
     CONTROL_FAILURES,
     NO_THROTTLE,
+    TOPIC_DENIED,
     admin_failure,
     call_timeout_s,
     error_text,
@@ -19,6 +20,7 @@ from braidlog.agent.apis.shared import (
 from braidlog.agent.apis.topics.services import TopicContext
 from braidlog.configs.topic import effective_cluster_settings
 from braidlog.control.interface import DeleteTopics, TopicOutcome, TopicRef
+from braidlog.security.acls import DELETE, DESCRIBE
 
 KEY = 20
 VERSIONS = range(1, 7)
@@ -44,11 +46,22 @@ async def handle(request: Any, context: TopicContext) -> Any:
         elif counts[ref] > 1:
             message = "Duplicate topic name or id."
             results.append(_result(ref, ErrorCode.invalid_request, message, context))
+        elif (denied := _denied(ref, context)) is not None:
+            results.append(_result(denied, ErrorCode.topic_authorization_failed, TOPIC_DENIED, context))
         else:
             wanted.append(ref)
     if wanted:
         results += await _delete(wanted, request, context)
     return context.answer("DeleteTopicsResponse", throttle_time=NO_THROTTLE, responses=tuple(results))
+
+
+def _denied(ref: TopicRef, context: TopicContext) -> TopicRef | None:
+    """The topic as the client may see it, if it may not delete it."""
+    known = context.services.view.topics_by_id.get(ref.topic_id)
+    name = known.info.name if known is not None else ref.name
+    if not name or (context.rights.topic(DELETE, name) and context.rights.topic(DESCRIBE, name)):
+        return None
+    return TopicRef(name if ref.name or context.rights.topic(DESCRIBE, name) else "", ref.topic_id)
 
 
 def _refs(request: Any) -> list[TopicRef]:

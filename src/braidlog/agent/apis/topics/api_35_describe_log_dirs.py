@@ -12,6 +12,7 @@ from braidlog.agent.apis.shared import NO_THROTTLE
 from braidlog.agent.apis.topics.services import TopicContext
 from braidlog.agent.cluster.placement import leader_for
 from braidlog.agent.cluster.view import TopicView
+from braidlog.security.acls import DESCRIBE
 
 KEY = 35
 VERSIONS = range(1, 5)
@@ -22,6 +23,9 @@ UNKNOWN_BYTES = -1
 
 async def handle(request: Any, context: TopicContext) -> Any:
     view = context.services.view
+    if not context.rights.cluster(DESCRIBE):
+        code = ErrorCode.cluster_authorization_failed
+        return context.answer("DescribeLogDirsResponse", throttle_time=NO_THROTTLE, error_code=code, results=())
 
     def is_told_here(topic: TopicView, index: int) -> bool:
         return leader_for(view, topic.partitions[index], "") == context.services.session.node_id

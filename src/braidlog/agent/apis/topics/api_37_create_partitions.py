@@ -7,6 +7,7 @@ from kio.schema.errors import ErrorCode
 from braidlog.agent.apis.shared import (
     CONTROL_FAILURES,
     NO_THROTTLE,
+    TOPIC_DENIED,
     call_timeout_s,
     duplicates,
     error_text,
@@ -17,6 +18,7 @@ from braidlog.agent.apis.topics.assignments import reason_against_assignments
 from braidlog.agent.apis.topics.outcomes import failed_outcomes
 from braidlog.agent.apis.topics.services import TopicContext
 from braidlog.control.interface import CreatePartitions, PartitionGrowth, TopicOutcome
+from braidlog.security.acls import ALTER
 
 KEY = 37
 VERSIONS = range(4)
@@ -30,7 +32,10 @@ async def handle(request: Any, context: TopicContext) -> Any:
     wanted: list[PartitionGrowth] = []
     async for topic in context.turns.each(request.topics):
         growth = _growth(topic)
-        if reason := reason_against_assignments(growth.assignments or (), context.services.view.agents):
+        if not context.rights.topic(ALTER, growth.name):
+            refused = TopicOutcome(growth.name, ErrorCode.topic_authorization_failed, TOPIC_DENIED)
+            outcomes.setdefault(growth.name, refused)
+        elif reason := reason_against_assignments(growth.assignments or (), context.services.view.agents):
             refused = TopicOutcome(growth.name, ErrorCode.invalid_replica_assignment, reason)
             outcomes.setdefault(growth.name, refused)
         elif growth.name not in repeated:

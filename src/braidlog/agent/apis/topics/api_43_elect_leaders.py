@@ -6,6 +6,7 @@ from kio.schema.errors import ErrorCode
 
 from braidlog.agent.apis.shared import NO_THROTTLE
 from braidlog.agent.apis.topics.services import TopicContext
+from braidlog.security.acls import ALTER
 
 KEY = 43
 VERSIONS = range(3)
@@ -16,6 +17,13 @@ PREFERRED, UNCLEAN = 0, 1
 async def handle(request: Any, context: TopicContext) -> Any:
     # Version 0 has only preferred elections. No partitions means all: then those that need no election are not listed.
     known_type = getattr(request, "election_type", PREFERRED) in (PREFERRED, UNCLEAN)
+    if not context.rights.cluster(ALTER):
+        return context.answer(
+            "ElectLeadersResponse",
+            throttle_time=NO_THROTTLE,
+            error_code=ErrorCode.cluster_authorization_failed,
+            replica_election_results=(),
+        )
     return context.answer(
         "ElectLeadersResponse",
         throttle_time=NO_THROTTLE,

@@ -5,6 +5,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from braidlog.agent.apis.shared import (
+    CLUSTER_DENIED,
     CONTROL_FAILURES,
     NO_THROTTLE,
     admin_failure,
@@ -17,6 +18,7 @@ from braidlog.agent.apis.topics.assignments import reason_against_assignments
 from braidlog.agent.apis.topics.services import TopicContext
 from braidlog.agent.cluster.view import ClusterView
 from braidlog.control.interface import AssignReplicas, Outcome, ReplicaAssignment
+from braidlog.security.acls import ALTER
 
 KEY = 45
 VERSIONS = range(2)
@@ -24,6 +26,14 @@ VERSIONS = range(2)
 
 async def handle(request: Any, context: TopicContext) -> Any:
     view = context.services.view
+    if not context.rights.cluster(ALTER):
+        return context.answer(
+            "AlterPartitionReassignmentsResponse",
+            throttle_time=NO_THROTTLE,
+            error_code=ErrorCode.cluster_authorization_failed,
+            error_message=CLUSTER_DENIED,
+            responses=(),
+        )
     problems: dict[tuple[str, int], tuple[ErrorCode, str] | None] = {}
     moves: list[ReplicaAssignment] = []
     async for topic in context.turns.each(request.topics):

@@ -8,10 +8,11 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from braidlog.agent.apis.shared import NO_THROTTLE, TOPIC_OPERATIONS
+from braidlog.agent.apis.shared import NO_THROTTLE, OPERATIONS_UNKNOWN
 from braidlog.agent.apis.topics.services import TopicContext
 from braidlog.agent.cluster.placement import places_of, zone_of_client
 from braidlog.agent.cluster.view import Place, TopicView
+from braidlog.security.acls import DESCRIBE, TOPIC
 
 KEY = 75
 VERSIONS = range(1)
@@ -22,7 +23,9 @@ PARTITIONS_PER_PAGE_MAX = 2000
 async def handle(request: Any, context: TopicContext) -> Any:
     view = context.services.view
     # Pages are ordered by topic name. No topics means all.
-    names = sorted({str(topic.name) for topic in request.topics} or view.topics_by_name)
+    rights = context.rights
+    asked = {str(topic.name) for topic in request.topics}
+    names = sorted(asked or (name for name in view.topics_by_name if rights.topic(DESCRIBE, name)))
     cursor_name, first = "", 0
     if request.cursor is not None:
         cursor_name, first = str(request.cursor.topic_name), max(0, request.cursor.partition_index)
@@ -32,7 +35,7 @@ async def handle(request: Any, context: TopicContext) -> Any:
     async for name in context.turns.each(names):
         if name < cursor_name:
             continue
-        topic = view.topics_by_name.get(name)
+        topic = view.topics_by_name.get(name) if rights.topic(DESCRIBE, name) else None
         start = first if name == cursor_name else 0
         if topic is None:
             topics.append(_unknown(name, context))
@@ -54,11 +57,13 @@ async def handle(request: Any, context: TopicContext) -> Any:
 def _unknown(name: str, context: TopicContext) -> Any:
     return context.answer(
         "DescribeTopicPartitionsResponseTopic",
-        error_code=ErrorCode.unknown_topic_or_partition,
+        error_code=ErrorCode.unknown_topic_or_partition
+        if context.rights.topic(DESCRIBE, name)
+        else ErrorCode.topic_authorization_failed,
         name=name,
         topic_id=None,
         partitions=(),
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=OPERATIONS_UNKNOWN,
     )
 
 
@@ -73,7 +78,7 @@ async def _topic(topic: TopicView, page: range, context: TopicContext) -> Any:
         partitions=await context.turns.map(
             lambda index: _partition(index, places[index], topic.partitions[index].leader_epoch, context), page
         ),
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=context.rights.operations(TOPIC, topic.info.name),
     )
 
 

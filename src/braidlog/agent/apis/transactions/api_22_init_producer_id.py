@@ -8,6 +8,7 @@ from braidlog.agent.apis.shared import ADMIN_CALL_TIMEOUT_S_MAX, CONTROL_FAILURE
 from braidlog.agent.apis.transactions.producer_identity import answer_identity
 from braidlog.agent.apis.transactions.services import TransactionContext
 from braidlog.control.interface import InitProducerId, ProducerIdentity
+from braidlog.security.acls import IDEMPOTENT_WRITE, TOPIC, WRITE
 
 KEY = 22
 VERSIONS = range(6)
@@ -19,6 +20,11 @@ async def handle(request: Any, context: TransactionContext) -> Any:
 
 async def _identity(request: Any, context: TransactionContext) -> ProducerIdentity:
     transactional_id = str(request.transactional_id) if request.transactional_id is not None else None
+    rights = context.rights
+    if transactional_id is not None and not rights.transactional_id(WRITE, transactional_id):
+        return ProducerIdentity(ErrorCode.transactional_id_authorization_failed, -1, -1)
+    if transactional_id is None and not (rights.cluster(IDEMPOTENT_WRITE) or rights.allows_any(WRITE, TOPIC)):
+        return ProducerIdentity(ErrorCode.cluster_authorization_failed, -1, -1)
     producer_id, producer_epoch = getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1)
     if (producer_id == -1) != (producer_epoch == -1):
         return ProducerIdentity(ErrorCode.invalid_request, -1, -1)

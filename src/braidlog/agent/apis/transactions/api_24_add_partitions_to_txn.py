@@ -19,6 +19,7 @@ from braidlog.agent.apis.shared import (
 )
 from braidlog.agent.apis.transactions.services import TransactionContext
 from braidlog.control.interface import AddPartitionsToTransaction, TransactionOwner
+from braidlog.security.acls import CLUSTER_ACTION, WRITE
 
 KEY = 24
 VERSIONS = range(6)
@@ -39,6 +40,13 @@ async def handle(request: Any, context: TransactionContext) -> Any:
             "AddPartitionsToTxnResponse",
             throttle_time=NO_THROTTLE,
             results_by_topic_v3_and_below=await _topics(request.v3_and_below_topics, codes, context),
+        )
+    if not context.rights.cluster(CLUSTER_ACTION):  # only brokers send these versions
+        return context.answer(
+            "AddPartitionsToTxnResponse",
+            throttle_time=NO_THROTTLE,
+            error_code=ErrorCode.cluster_authorization_failed,
+            results_by_transaction=(),
         )
     results = []
     async for asked in context.turns.each(request.transactions):
@@ -66,8 +74,15 @@ async def _add(
 
     Returns one code per partition, in the order of the request.
     """
-    view = context.services.view
+    view, rights = context.services.view, context.rights
     wanted = [(topic.name, index) for topic in topics for index in topic.partitions]
+    if context.version < BATCHED_FROM:
+        if not rights.transactional_id(WRITE, owner.transactional_id):
+            return [ErrorCode.transactional_id_authorization_failed] * len(wanted)
+        denied = {topic.name for topic in topics if not rights.topic(WRITE, topic.name)}
+        if denied:
+            refused, others = ErrorCode.topic_authorization_failed, ErrorCode.operation_not_attempted
+            return [refused if name in denied else others for name, _ in wanted]
     known = await context.turns.map(lambda each: view.partition(*each), wanted)
     if None in known and not verify_only:
         return [

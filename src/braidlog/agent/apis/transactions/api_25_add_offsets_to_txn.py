@@ -13,6 +13,7 @@ from braidlog.agent.apis.shared import (
 )
 from braidlog.agent.apis.transactions.services import TransactionContext
 from braidlog.control.interface import AddGroupToTransaction, TransactionOwner
+from braidlog.security.acls import READ, WRITE
 
 KEY = 25
 VERSIONS = range(5)
@@ -24,6 +25,10 @@ async def handle(request: Any, context: TransactionContext) -> Any:
 
 async def _add(request: Any, context: TransactionContext) -> ErrorCode:
     owner = TransactionOwner(str(request.transactional_id), request.producer_id, request.producer_epoch)
+    if not context.rights.transactional_id(WRITE, owner.transactional_id):
+        return ErrorCode.transactional_id_authorization_failed
+    if not context.rights.group(READ, str(request.group_id)):
+        return ErrorCode.group_authorization_failed
     try:
         outcome = await context.services.control.add_group_to_transaction(
             AddGroupToTransaction(owner, str(request.group_id)), timeout_s=GROUP_CALL_TIMEOUT_S

@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 from braidlog.agent.apis.shared import ADMIN_CALL_TIMEOUT_S_MAX, CONTROL_FAILURES
 from braidlog.agent.apis.transactions.services import TransactionContext
 from braidlog.control.interface import AbortMarked
+from braidlog.security.acls import ALTER, CLUSTER_ACTION
 
 KEY = 27
 VERSIONS = range(1, 3)
@@ -33,6 +34,9 @@ async def handle(request: Any, context: TransactionContext) -> Any:
 
 
 async def _end(topic_name: str, index: int, marker: Any, context: TransactionContext) -> ErrorCode:
+    rights = context.rights
+    if not rights.cluster(ALTER) and not rights.cluster(CLUSTER_ACTION):
+        return ErrorCode.cluster_authorization_failed
     partition = context.services.view.partition(topic_name, index)
     if partition is None:
         return ErrorCode.unknown_topic_or_partition

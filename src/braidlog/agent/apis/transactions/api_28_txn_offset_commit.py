@@ -11,6 +11,7 @@ from braidlog.agent.apis.offsets_to_commit import offsets_to_commit
 from braidlog.agent.apis.shared import CONTROL_FAILURES, GROUP_CALL_TIMEOUT_S, NO_THROTTLE, group_failure
 from braidlog.agent.apis.transactions.services import TransactionContext
 from braidlog.control.interface import CommitOffsets, CommitTransactionOffsets, OffsetToCommit, TransactionOwner
+from braidlog.security.acls import READ, WRITE
 
 KEY = 28
 VERSIONS = range(6)
@@ -20,8 +21,13 @@ ADDS_GROUP_FROM = 5
 
 
 async def handle(request: Any, context: TransactionContext) -> Any:
-    offsets, codes = await offsets_to_commit(request.topics, context.services.view, context.turns)
-    if offsets:
+    rights = context.rights
+    offsets, codes = await offsets_to_commit(request.topics, context.services.view, context.turns, rights)
+    if not rights.transactional_id(WRITE, str(request.transactional_id)):
+        codes |= dict.fromkeys([*offsets, *codes], ErrorCode.transactional_id_authorization_failed)
+    elif not rights.group(READ, str(request.group_id)):
+        codes |= dict.fromkeys([*offsets, *codes], ErrorCode.group_authorization_failed)
+    elif offsets:
         codes |= zip(offsets, await _commit(request, list(offsets.values()), context), strict=True)
     return context.answer(
         "TxnOffsetCommitResponse",

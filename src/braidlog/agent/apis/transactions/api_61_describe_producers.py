@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from braidlog.agent.apis.shared import ADMIN_CALL_TIMEOUT_S_MAX, CONTROL_FAILURES, NO_THROTTLE
 from braidlog.agent.apis.transactions.services import TransactionContext
 from braidlog.control.interface import ActiveProducer, DescribeProducers
+from braidlog.security.acls import READ
 
 KEY = 61
 VERSIONS = range(1)
@@ -18,12 +19,12 @@ COORDINATOR_EPOCH = 0
 
 
 async def handle(request: Any, context: TransactionContext) -> Any:
-    view = context.services.view
+    view, rights = context.services.view, context.rights
     known = {
         (topic.name, index): partition.partition_id
         for topic in request.topics
         async for index in context.turns.each(topic.partition_indexes)
-        if (partition := view.partition(topic.name, index)) is not None
+        if rights.topic(READ, topic.name) and (partition := view.partition(topic.name, index)) is not None
     }
     asked: dict[str, dict[int, None]] = {}
     for topic in request.topics:
@@ -41,7 +42,9 @@ async def handle(request: Any, context: TransactionContext) -> Any:
     def partition_answer(name: str, index: int) -> Any:
         producers = found.get(known.get((name, index), -1))
         code = failure
-        if code == ErrorCode.none and producers is None:
+        if not rights.topic(READ, name):
+            code = ErrorCode.topic_authorization_failed
+        elif code == ErrorCode.none and producers is None:
             code = ErrorCode.unknown_topic_or_partition
         return context.answer(
             "PartitionResponse",

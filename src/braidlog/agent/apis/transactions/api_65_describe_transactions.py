@@ -9,6 +9,7 @@ from kio.static.primitive import i32Timedelta
 from braidlog.agent.apis.shared import CONTROL_FAILURES, GROUP_CALL_TIMEOUT_S, NO_THROTTLE, group_failure
 from braidlog.agent.apis.transactions.services import TransactionContext
 from braidlog.control.interface import DescribeTransactions, TransactionDescription
+from braidlog.security.acls import DESCRIBE
 
 KEY = 65
 VERSIONS = range(1)
@@ -16,13 +17,16 @@ VERSIONS = range(1)
 
 async def handle(request: Any, context: TransactionContext) -> Any:
     wanted = list(dict.fromkeys(str(each) for each in request.transactional_ids))
+    denied = [each for each in wanted if not context.rights.transactional_id(DESCRIBE, each)]
+    wanted = [each for each in wanted if context.rights.transactional_id(DESCRIBE, each)]
+    found = [TransactionDescription(ErrorCode.transactional_id_authorization_failed, each) for each in denied]
     try:
         answer = await context.services.control.describe_transactions(
             DescribeTransactions(wanted), timeout_s=GROUP_CALL_TIMEOUT_S
         )
-        found = answer.transactions
+        found += answer.transactions
     except CONTROL_FAILURES as error:
-        found = [TransactionDescription(group_failure(error), each) for each in wanted]
+        found += [TransactionDescription(group_failure(error), each) for each in wanted]
     return context.answer(
         "DescribeTransactionsResponse",
         throttle_time=NO_THROTTLE,
@@ -33,7 +37,8 @@ async def handle(request: Any, context: TransactionContext) -> Any:
 def _state(found: TransactionDescription, context: TransactionContext) -> Any:
     topics: dict[str, list[int]] = {}
     for topic_id, index in found.partitions:
-        if (topic := context.services.view.topics_by_id.get(topic_id)) is not None:
+        topic = context.services.view.topics_by_id.get(topic_id)
+        if topic is not None and context.rights.topic(DESCRIBE, topic.info.name):
             topics.setdefault(topic.info.name, []).append(index)
     return context.answer(
         "TransactionState",

@@ -13,6 +13,7 @@ from braidlog.agent.apis.shared import CONTROL_FAILURES, GROUP_CALL_TIMEOUT_S, N
 from braidlog.agent.apis.transactions.services import TransactionContext
 from braidlog.agent.cluster.placement import coordinates
 from braidlog.control.interface import ListTransactions, TransactionListing
+from braidlog.security.acls import DESCRIBE
 
 KEY = 66
 VERSIONS = range(3)
@@ -51,7 +52,8 @@ async def handle(request: Any, context: TransactionContext) -> Any:
                 transaction_state=each.state,
             )
             for each in found
-            if coordinates(services.session.node_id, each.transactional_id, services.view)
+            if context.rights.transactional_id(DESCRIBE, each.transactional_id)
+            and coordinates(services.session.node_id, each.transactional_id, services.view)
         ),
     )
 

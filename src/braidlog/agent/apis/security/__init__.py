@@ -1,0 +1,1 @@
+"""ACLs and the credentials of users."""
