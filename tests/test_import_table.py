@@ -117,6 +117,7 @@ WITHIN: dict[str, dict[str, set[str]]] = {
             "shuffle.expiry",
             "shuffle.join",
             "shuffle.pipeline",
+            "shuffle.service",
             "shuffle.tasks",
         },
         "shuffle.aggregate": {TOP, "shuffle", "shuffle.columns", "shuffle.tasks"},

@@ -20,7 +20,7 @@ LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 FOLDERS = ("src/", "tests/", "bench/", "docs/", "examples/", ".ci/", *(f"{room}/" for room in ROOMS))
 MODULE = re.compile(rf"(?:braidlog\.)?(?:{'|'.join(ROOMS)})(?:\.\w+)+")
-OF_SPARK = re.compile(r"spark\.(?!shuffle|source|sink|session)\w+.*|spark\.shuffle(\.[a-z]+[A-Z]\w*)+")
+OF_SPARK = re.compile(r"spark\.(?!shuffle|source|sink|session)\w+.*|spark\.shuffle(\.[a-z]+[A-Z]\w*)+(\.enabled)?")
 """Settings and calls of Spark itself."""
 OF_KAFKA = {"node.id"}
 """Configs of Kafka whose names begin like a room of ours."""

@@ -63,6 +63,10 @@ class DiskLayer:
         if self._on_write:
             self._keep((key, 0, len(data)), data)
 
+    def insert(self, key: str, data: Bytes) -> None:
+        """Keep a whole object that another has written."""
+        self._keep((key, 0, len(data)), data)
+
     def _keep(self, piece: Piece, data: Bytes) -> None:
         if len(self._writing) < _WRITES_MAX and piece not in self._writing and self._index.fits(len(data)):
             self._writing.add(piece)

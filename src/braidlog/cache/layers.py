@@ -51,14 +51,16 @@ class StoreLayer:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.puts = self.gets = 0
+        self.puts = self.gets = self.put_bytes = self.get_bytes = 0
 
     async def read(self, key: str, object_size: int, start: int, end: int) -> Bytes:
         self.gets += 1
+        self.get_bytes += end - start
         return await self._store.get_range(key, start, end)
 
     async def put(self, key: str, data: Bytes) -> None:
         self.puts += 1
+        self.put_bytes += len(data)
         await self._store.put(key, data)
 
     async def close(self) -> None:
@@ -152,6 +154,10 @@ class MemoryLayer:
         await self._below.put(key, data)
         if self._on_write:
             self._keep((key, 0, len(data)), memoryview(data))
+
+    def insert(self, key: str, data: Bytes) -> None:
+        """Keep a whole object that another has written."""
+        self._keep((key, 0, len(data)), memoryview(data))
 
     def _keep(self, piece: Piece, data: memoryview) -> None:
         if self._index.fits(len(data)):

@@ -4,7 +4,7 @@ The owner follows from the names of the members alone (rendezvous hashing), so a
 the objects that it owns. A member that does not answer is left out for a while.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
 from braidlog.runtime.clock import Clock
@@ -22,6 +22,11 @@ LEFT_OUT_S = 10.0
 def owner_of(key: str, members: Mapping[str, object]) -> str | None:
     """Return the member that owns an object; None if there are no members."""
     return max(members, key=lambda name: (_weight(key, name), name), default=None)
+
+
+def ranked(key: str, members: Iterable[str]) -> list[str]:
+    """Return the members in the order in which they would own an object."""
+    return sorted(members, key=lambda name: (_weight(key, name), name), reverse=True)
 
 
 def _weight(key: str, member: str) -> bytes:

@@ -12,15 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-import msgspec
-
 from braidlog.cache.members import Members
+from braidlog.cache.ranges import Range, decode_range, encode_range
 from braidlog.objects.keys import InvalidKey, parse_data_key
 from braidlog.objects.store import Bytes, NotFound
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
-from braidlog.runtime.errors import BraidError, InvalidSetting
-from braidlog.runtime.limits import OBJECT_BYTES_MAX
+from braidlog.runtime.errors import BraidError
 from braidlog.runtime.rpc.server import Handler, RpcServer
 
 READ_METHOD = "blocks_read"
@@ -32,17 +30,6 @@ CALL_BYTES_MAX = 16 * 1024
 CONNECTIONS_MAX = 1024
 ANSWERS_IN_FLIGHT_MAX = 64
 """Each answer may hold a block in memory until it is sent."""
-
-
-class _Range(msgspec.Struct, array_like=True, frozen=True):
-    key: str
-    object_size: int
-    start: int
-    end: int
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Range).decode
 
 
 class OwnBlocks(Protocol):
@@ -88,12 +75,12 @@ class Neighbours:
         """Answer the other agents at an address, and return the address to announce."""
 
         async def read(body: bytes, _: float | None) -> bytes:
-            asked = _checked(body)
+            asked = decode_range(body)
             self._served += 1
             return bytes(await blocks.read_own(asked.key, asked.object_size, asked.start, asked.end))
 
         async def kept(body: bytes, _: float | None) -> bytes:
-            asked = _checked(body)
+            asked = decode_range(body)
             found = blocks.kept(asked.key, asked.start, asked.end)
             self._served += found is not None
             return bytes(found) if found is not None else b""
@@ -124,7 +111,7 @@ class Neighbours:
 
         None if it cannot answer; raises `NotFound` if it did not find the object.
         """
-        return await self._asked(owner, READ_METHOD, _Range(key, object_size, start, end))
+        return await self._asked(owner, READ_METHOD, Range(key, object_size, start, end))
 
     async def ask_writer(self, key: str, object_size: int, start: int, end: int) -> Bytes | None:
         """Return the bytes if the object's writer is a neighbour and still has them."""
@@ -134,11 +121,11 @@ class Neighbours:
             return None
         if writer is None or writer == self._own_name or not self._members.is_present(writer):
             return None
-        return await self._asked(writer, KEPT_METHOD, _Range(key, object_size, start, end))
+        return await self._asked(writer, KEPT_METHOD, Range(key, object_size, start, end))
 
-    async def _asked(self, name: str, method: str, asked: _Range) -> Bytes | None:
+    async def _asked(self, name: str, method: str, asked: Range) -> Bytes | None:
         try:
-            answer = await self._members.call(name, method, _encode(asked))
+            answer = await self._members.call(name, method, encode_range(asked))
         except NotFound:
             raise
         except BraidError:
@@ -152,15 +139,3 @@ class Neighbours:
         if self._server is not None:
             await self._server.close()
         await self._members.close()
-
-
-def _checked(body: bytes) -> _Range:
-    try:
-        asked = _decode(body)
-    except msgspec.MsgspecError as error:
-        raise InvalidSetting(f"a neighbour's request is not understood: {error}") from error
-    if not 0 <= asked.start < asked.end <= asked.object_size:
-        raise InvalidSetting(f"there are no bytes [{asked.start}, {asked.end}) in {asked.object_size}")
-    if asked.end - asked.start > OBJECT_BYTES_MAX:
-        raise InvalidSetting(f"{asked.end - asked.start} bytes are more than any object has")
-    return asked

@@ -4,13 +4,15 @@ Requests for an object go through its owner, which reads it from the store once,
 owner does not answer, the request goes to the store directly.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
 from braidlog.cache.layers import Layer
 from braidlog.cache.members import Members
+from braidlog.cache.ranges import Range, decode_range, encode_range
+from braidlog.cache.seal import Seal
 from braidlog.objects.store import AlreadyExists, Bytes, Store
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
@@ -22,21 +24,28 @@ PUT_METHOD = "cache_put"
 CALL_TIMEOUT_S = 60.0
 
 
-class _Read(msgspec.Struct, array_like=True, frozen=True):
-    key: str
-    object_size: int
-    start: int
-    end: int
-
-
 class _Put(msgspec.Struct, array_like=True, frozen=True):
     key: str
     data: bytes
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_read = msgspec.msgpack.Decoder(_Read).decode
 _decode_put = msgspec.msgpack.Decoder(_Put).decode
+
+
+def _unknown_writer(_key: str) -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class RingRules:
+    """What rings may do in different ways."""
+
+    seal: Seal | None = None
+    """Seals calls to members, if they want that."""
+    writer_of: Callable[[str], str] = _unknown_writer
+    """Names the member that wrote an object and still has it; empty if none did."""
+    call_timeout_s: float = CALL_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,28 +67,43 @@ class ZoneRingLayer:
         entropy: Entropy,
         own_name: str | None = None,
         own_layer: Layer | None = None,
+        rules: RingRules | None = None,
     ) -> None:
         """`members` maps names to addresses.
 
-        A process that is a member serves its own objects from `own_layer`.
+        A process that is a member serves its own objects from `own_layer`, and those of members that do not answer.
         """
+        self._rules = rules or RingRules()
         self._store = store
         self._own_name = own_name
         self._own_layer = own_layer
-        self._members = Members(members, clock=clock, entropy=entropy, call_timeout_s=CALL_TIMEOUT_S)
+        self._members = Members(members, clock=clock, entropy=entropy, call_timeout_s=self._rules.call_timeout_s)
 
     def set_members(self, members: Mapping[str, str]) -> None:
         self._members.set(members)
 
+    async def tell(self, name: str, method: str, body: bytes) -> bytes:
+        """Make any call to a member."""
+        return await self._members.call(name, method, body)
+
+    def _owner(self, key: str) -> str | None:
+        writer = self._rules.writer_of(key)
+        return writer if writer and self._members.is_present(writer) else self._members.owner(key)
+
     async def read(self, key: str, object_size: int, start: int, end: int) -> Bytes:
-        owner = self._members.owner(key)
+        owner = self._owner(key)
         if owner is not None and owner == self._own_name and self._own_layer is not None:
             return await self._own_layer.read(key, object_size, start, end)
         if owner is not None:
             try:
-                return await self._members.call(owner, READ_METHOD, _encode(_Read(key, object_size, start, end)))
+                body = encode_range(Range(key, object_size, start, end))
+                if self._rules.seal is not None:
+                    body = self._rules.seal.close(READ_METHOD, body)
+                return await self._members.call(owner, READ_METHOD, body)
             except (ControlUnavailable, DeadlineExceeded):
                 pass
+        if self._own_layer is not None:
+            return await self._own_layer.read(key, object_size, start, end)
         return await self._store.get_range(key, start, end)
 
     async def put(self, key: str, data: Bytes) -> None:
@@ -116,7 +140,7 @@ def zone_ring_handlers(layer: Layer) -> dict[str, Handler]:
     """Return the handlers by which a member answers the others, from its own layer."""
 
     async def read(body: bytes, _: float | None) -> bytes:
-        request = _decode_read(body)
+        request = decode_range(body)
         return bytes(await layer.read(request.key, request.object_size, request.start, request.end))
 
     async def put(body: bytes, _: float | None) -> bytes:

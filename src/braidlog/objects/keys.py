@@ -17,6 +17,13 @@
 `shuffle/<job>/heartbeat`
     When the application was last alive, and which of its batches it may still read.
 
+`shuffle/<job>/nodes/<name>.<zone>.<address>`
+    A node of the application, written again and again while it lives: how nodes find each other. The content is what
+    the node has used. Zone and address are in hexadecimal. If a batch's incarnation is `<name>_…`, this node wrote it.
+
+`shuffle/<job>/usage/<name>`
+    What a node had used when it ended.
+
 `discovery/<incarnation>`
     An agent's address for clients, written again and again while it lives. Agents use it to name one another while the
     control plane is away.
@@ -59,6 +66,9 @@ _INCARNATION = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DATA = re.compile(r"data/([0-9a-f])/([0-9]{10})/([A-Za-z0-9_-]{1,64})-([0-9]{10})")
 _JOURNAL = re.compile(r"journal/([A-Za-z0-9_-]{1,64})/([0-9]{10})/([0-9]{10})")
 _SHUFFLE = re.compile(r"shuffle/([A-Za-z0-9_-]{1,64})/([0-9a-f])/([A-Za-z0-9_-]{1,64})-([0-9]{10})")
+_NODE_NAME = re.compile(r"[0-9a-f]{16}")
+_NODE = re.compile(r"shuffle/([A-Za-z0-9_-]{1,64})/nodes/([0-9a-f]{16})\.((?:[0-9a-f]{2})*)\.((?:[0-9a-f]{2})*)")
+NODE_NAME_BYTES = 8
 DATA_PREFIX = "data/"
 JOURNAL_PREFIX = "journal/"
 SHUFFLE_PREFIX = "shuffle/"
@@ -94,6 +104,28 @@ class ShuffleKey:
     job: str
     incarnation: str
     number: int
+
+    @property
+    def writer(self) -> str:
+        """The name of the node that wrote the batch; empty if the key does not say."""
+        name, separator, _ = self.incarnation.partition("_")
+        return name if separator and _NODE_NAME.fullmatch(name) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeKey:
+    """The key of a node of a shuffle's application."""
+
+    job: str
+    name: str
+    zone: str
+    address: str
+
+    def __str__(self) -> str:
+        if _NODE_NAME.fullmatch(self.name) is None:
+            raise InvalidKey(f"{self.name!r} is not the name of a node")
+        texts = ".".join(text.encode().hex() for text in (self.zone, self.address))
+        return check_key(f"{shuffle_nodes_prefix(self.job)}{self.name}.{texts}")
 
 
 def check_key(key: str) -> str:
@@ -174,6 +206,31 @@ def shuffle_key(job: str, incarnation: str, number: int) -> str:
 def shuffle_heartbeat_key(job: str) -> str:
     _check_job(job)
     return f"{SHUFFLE_PREFIX}{job}/heartbeat"
+
+
+def shuffle_nodes_prefix(job: str) -> str:
+    _check_job(job)
+    return f"{SHUFFLE_PREFIX}{job}/nodes/"
+
+
+def parse_shuffle_node_key(key: str) -> NodeKey:
+    match = _NODE.fullmatch(key)
+    try:
+        if match is not None:
+            zone, address = (bytes.fromhex(text).decode() for text in match.groups()[2:])
+            return NodeKey(match[1], match[2], zone, address)
+    except ValueError:
+        pass
+    raise InvalidKey(f"{key!r} is not the key of a node", help="shuffle/<job>/nodes/<name>.<zone>.<address>")
+
+
+def shuffle_usage_prefix(job: str) -> str:
+    _check_job(job)
+    return f"{SHUFFLE_PREFIX}{job}/usage/"
+
+
+def shuffle_usage_key(job: str, name: str) -> str:
+    return check_key(f"{shuffle_usage_prefix(job)}{name}")
 
 
 def parse_shuffle_key(key: str) -> ShuffleKey:

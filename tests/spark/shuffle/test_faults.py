@@ -2,7 +2,7 @@
 moment, made twice at once, and made again until one succeeds. Of each task, the first attempt that ends is taken."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from braidlog.cache.layers import StoreLayer
 from braidlog.objects.faults import FaultPlan, FaultRates
 from braidlog.objects.latency import SlowStore, latency_profile
 from braidlog.objects.memory import MemoryBucket, MemoryStore
+from braidlog.objects.store import Bytes
 from braidlog.runtime.entropy import Entropy, SeededEntropy
 from braidlog.runtime.errors import BraidError
 from braidlog.sim.virtual.clock import SimClock
@@ -50,9 +51,16 @@ class SharedSeat:
         self._buffers = node.buffers
         self._buffers.join(name)
 
-    async def share(self, runs: dict[str, list[Chunk]]) -> list[Notification] | None:
+    @property
+    def name(self) -> str:
+        return ""
+
+    async def keep(self, key: str, data: Bytes) -> None:
+        """Nothing is kept."""
+
+    async def share(self, runs: Mapping[str, Sequence[Chunk]], *, is_last: bool) -> list[Notification] | None:
         chunks = [(zone, chunk) for zone, found in runs.items() for chunk in found]
-        sharing = asyncio.ensure_future(self._buffers.share(self._name, chunks))
+        sharing = asyncio.ensure_future(self._buffers.share(self._name, chunks, is_last=is_last))
         killed = asyncio.ensure_future(self._node.killed.wait())
         try:
             await asyncio.wait({sharing, killed}, return_when=asyncio.FIRST_COMPLETED)
@@ -107,7 +115,7 @@ class Job:
             [ZONES[partition % len(ZONES)] for partition in range(PARTITIONS)],
             clock=self.clock,
             entropy=self.entropy.fork(name),
-            sharer=member,
+            node=member,
         )
         try:
             rows, partitions = rows_of(task)

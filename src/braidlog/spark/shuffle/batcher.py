@@ -44,14 +44,23 @@ class BatchWriter(Protocol):
     async def put(self, key: str, data: Bytes) -> object: ...
 
 
-class Sharer(Protocol):
-    """Packs the rows of several tasks into batches together."""
+class NodeLink(Protocol):
+    """A task's link to what all tasks of its node share."""
 
-    async def share(self, runs: Mapping[str, Sequence[Chunk]]) -> list[Notification] | None:
+    @property
+    def name(self) -> str:
+        """The node's name, which the keys of its batches carry. Empty: it is not known."""
+        ...
+
+    async def share(self, runs: Mapping[str, Sequence[Chunk]], *, is_last: bool) -> list[Notification] | None:
         """Store these chunks of each zone and return their notifications.
 
-        None: it cannot be done now.
+        They share batches with those of other tasks. None: it cannot be done now. `is_last`: the task has no more rows.
         """
+        ...
+
+    async def keep(self, key: str, data: Bytes) -> None:
+        """Keep a batch that was just written, for readers in this zone."""
         ...
 
 
@@ -99,13 +108,17 @@ class BatchPacker:
         self._incarnation = entropy.token(16).hex()
         self._number = 0
 
-    def pack(self, chunks: Sequence[Chunk], owners: Sequence[int] | None = None) -> PackedBatch:
-        """Pack rows into the next batch. `owners` is as in `pack_batch`."""
+    def pack(self, chunks: Sequence[Chunk], owners: Sequence[int] | None = None, *, node: str = "") -> PackedBatch:
+        """Pack rows into the next batch. `owners` is as in `pack_batch`.
+
+        The key names the `node` that keeps the batch, if one does.
+        """
         settings = self._settings
+        incarnation = f"{node}_{self._incarnation}" if node else self._incarnation
         identity = BatchIdentity(
-            key=shuffle_key(settings.job, self._incarnation, self._number),
+            key=shuffle_key(settings.job, incarnation, self._number),
             job=settings.job,
-            incarnation=self._incarnation,
+            incarnation=incarnation,
             zone=settings.zone,
             nonce=self._entropy.token(16),
             created_ms=self._clock.wall_ms(),
@@ -132,14 +145,14 @@ class Batcher:
         entropy: Entropy,
         arena: Arena | None = None,
         on_uploaded: Callable[[], object] | None = None,
-        sharer: Sharer | None = None,
+        node: NodeLink | None = None,
     ) -> None:
         """Make a batcher. `zone_of_partition` has the destination zone of each partition.
 
         Batchers of one process may share an `arena`. `on_uploaded` is called when there are notifications to take. The
-        rows left at the end go to the `sharer`; the batcher writes them itself if the sharer cannot.
+        rows that do not fill a batch go to the `node`; the batcher writes them itself if the node cannot.
         """
-        self._sharer = sharer
+        self._node = node
         self._on_uploaded = on_uploaded
         self._store = store
         self._settings = settings
@@ -181,7 +194,31 @@ class Batcher:
 
     def _interval_over(self, zone: str) -> None:
         del self._timers[zone]
-        self._uploads.spawn(self._close_rest(zone))
+        self._uploads.spawn(self._close_old(zone))
+
+    async def _close_old(self, zone: str) -> None:
+        """Close a batch that is not full when its interval is over.
+
+        Its rows go into a batch with those of other tasks, if possible.
+        """
+        if self._node is None:
+            await self._close_rest(zone)
+            return
+        async with self._closing:
+            left = self._buffers[zone].take_all()
+        if not left:
+            return
+        try:
+            notifications = await self._node.share({zone: left}, is_last=False)
+        except BaseException as error:
+            self._failure = self._failure or error
+            raise
+        if notifications is not None:
+            self._take_shared(left, notifications)
+            return
+        async with self._closing:
+            self._buffers[zone].put_back(left)
+        await self._close_rest(zone)
 
     async def _close_full(self, zone: str) -> None:
         async with self._closing:
@@ -199,7 +236,7 @@ class Batcher:
                 self._upload(zone, buffer.take_rest())
             self._stop_timer(zone)
 
-    async def _share_rest(self, sharer: Sharer) -> None:
+    async def _share_rest(self, node: NodeLink) -> None:
         """Hand over the rows that do not fill a batch.
 
         They are kept until they are in the store.
@@ -215,30 +252,38 @@ class Batcher:
                     runs[zone] = buffer.take_all()
             if not runs:
                 return
-            notifications = await sharer.share(runs)
+            notifications = await node.share(runs, is_last=True)
             if notifications is None:
                 for zone, left in runs.items():
                     self._buffers[zone].put_back(left)
                 return
-            self._finished += notifications
-            self._rows += sum(each.row_count for each in notifications)
-            self._rows_bytes += sum(chunk.size_bytes for left in runs.values() for chunk in left)
-            self._notifications += len(notifications)
+            self._take_shared([chunk for left in runs.values() for chunk in left], notifications)
+
+    def _take_shared(self, chunks: Sequence[Chunk], notifications: Sequence[Notification]) -> None:
+        self._finished += notifications
+        self._rows += sum(each.row_count for each in notifications)
+        self._rows_bytes += sum(chunk.size_bytes for chunk in chunks)
+        self._notifications += len(notifications)
+        if self._on_uploaded is not None:
+            self._on_uploaded()
 
     def _upload(self, zone: str, chunks: Sequence[Chunk]) -> None:
         """Pack and start an upload. The caller has acquired a slot."""
+        near = self._node if zone == self._settings.zone else None
         try:
-            packed = self._packer.pack(chunks)
+            packed = self._packer.pack(chunks, node=near.name if near is not None else "")
         except BaseException as error:
             self._slots.release()
             self._failure = self._failure or error
             raise
         self._buffers[zone].learn(packed.rows_bytes, len(packed.data))
-        self._uploads.spawn(self._put(packed))
+        self._uploads.spawn(self._put(packed, near))
 
-    async def _put(self, packed: PackedBatch) -> None:
+    async def _put(self, packed: PackedBatch, near: NodeLink | None) -> None:
         try:
             await self._store.put(packed.key, packed.data)
+            if near is not None:
+                await near.keep(packed.key, packed.data)
         except BaseException as error:
             self._failure = self._failure or error
             raise
@@ -262,8 +307,8 @@ class Batcher:
     async def finish(self) -> None:
         """Close every batch and wait for every upload. This is the commit."""
         self._raise_failure()
-        if self._sharer is not None:
-            await self._share_rest(self._sharer)
+        if self._node is not None:
+            await self._share_rest(self._node)
         for zone in self._splitter.zones:
             await self._close_rest(zone)
         await self._uploads.wait_all()

@@ -13,7 +13,7 @@ from braidlog.objects.keys import shuffle_key
 from braidlog.objects.open import redacted
 from braidlog.runtime.entropy import SystemEntropy
 from braidlog.runtime.quantities import parse_bytes, parse_seconds
-from braidlog.spark.errors import JobError
+from braidlog.spark.errors import JobError, readable_errors
 from braidlog.spark.shuffle.aggregate.group_by import GroupedShuffle, PlannedAggregation
 from braidlog.spark.shuffle.aggregate.stages import (
     SUMMARY,
@@ -26,6 +26,7 @@ from braidlog.spark.shuffle.aggregate.stages import (
     fingerprint_of,
 )
 from braidlog.spark.shuffle.aggregate.state_store import STATE_VERSIONS_KEPT
+from braidlog.spark.shuffle.caches import MEMORY_DEFAULT, NO_CACHE, ShuffleCache
 from braidlog.spark.shuffle.columns.carried_types import carried_schema, cast_to, numbered_schema
 from braidlog.spark.shuffle.columns.partition_column import partitioned
 from braidlog.spark.shuffle.expiry.heartbeat import HeartbeatThread
@@ -33,6 +34,11 @@ from braidlog.spark.shuffle.join.plan import check_same_kinds, plan_join
 from braidlog.spark.shuffle.notification import NOTIFICATION_DDL
 from braidlog.spark.shuffle.observed_metrics import bills, observed
 from braidlog.spark.shuffle.options import ShuffleOptions
+from braidlog.spark.shuffle.service.collected_usage import current_usage
+from braidlog.spark.shuffle.service.settings import RingSettings
+from braidlog.spark.shuffle.service.usage import ShuffleUsage
+from braidlog.spark.shuffle.tasks.plan import ShufflePlan
+from braidlog.spark.shuffle.tasks.python_worker import PythonWorker, python_worker
 from braidlog.spark.shuffle.tasks.stages import (
     SIDE_COLUMN,
     ArrowFunction,
@@ -40,7 +46,6 @@ from braidlog.spark.shuffle.tasks.stages import (
     MapSide,
     PairFunction,
     ReduceSide,
-    ShufflePlan,
     check_partitions,
     check_shuffle,
 )
@@ -50,6 +55,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from braidlog.spark.shuffle.pipeline.builder import Pipeline
+
+
+DEFAULT_CACHE = ShuffleCache.of(memory=MEMORY_DEFAULT)
 
 
 class BlobShuffle:
@@ -69,6 +77,9 @@ class BlobShuffle:
         job = options.job if options.job is not None else SystemEntropy().token(8).hex()
         shuffle_key(job, "check", 0)  # raises if the name cannot be part of a key
         self._store_url = store
+        self._secret = SystemEntropy().token(16).hex()
+        self._route: str | None = None
+        is_folder = store.startswith("file:")
         try:
             self._template = ShufflePlan(
                 store_url=store,
@@ -81,8 +92,8 @@ class BlobShuffle:
                 uploads_in_flight_max=options.uploads_in_flight,
                 ahead_bytes_max=parse_bytes(options.read_ahead),
                 zone=options.zone,
-                cache=options.cache,
-                shared=options.shared,
+                cache=options.cache if options.cache is not None else (NO_CACHE if is_folder else DEFAULT_CACHE),
+                shared=options.shared if options.shared is not None else not is_folder,
                 share_wait_s=parse_seconds(options.share_wait),
             )
             self._heartbeat = HeartbeatThread(store, job, parse_seconds(options.retention))
@@ -102,6 +113,8 @@ class BlobShuffle:
 
         The shuffle is about to become part of a plan.
         """
+        if self._route is None:
+            self._route = route_between_nodes(session)
         self._heartbeat.use(session, streaming=streaming)
 
     def stop(self) -> None:
@@ -292,8 +305,44 @@ class BlobShuffle:
         The alternatives are Spark's own shuffle and a Kafka topic. They count traffic between zones only. Prices are
         those of the store, unless others are given.
         """
-        return bills(metrics, self._store_url, zones=len(self._template.zones), price=price)
+        return bills(metrics, self._store_url, self.usage(), zones=len(self._template.zones), price=price)
+
+    def usage(self) -> ShuffleUsage | None:
+        """Return what all shuffles of this application have really used so far.
+
+        None if that is not measured, as with a folder as the store.
+        """
+        if not self._template.uses_node:
+            return None
+        with readable_errors("shuffle"):
+            worker = python_worker(self._store_url)
+            return worker.loop.run(self._usage(worker))
+
+    async def _usage(self, worker: PythonWorker) -> ShuffleUsage:
+        found = await current_usage(
+            worker.store, self.job, self._secret, clock=worker.clock, entropy=worker.entropy.fork("usage")
+        )
+        plan = self.plan(1)
+        if plan.node_settings.ring is None:  # nodes without a ring are known to their own tasks alone
+            statistics = await (await worker.node_service(plan.node_settings)).statistics()
+            found += statistics.usage if statistics is not None else ShuffleUsage()
+        return found
 
     def plan(self, partitions: int) -> ShufflePlan:
         """Return the plan that tasks of a shuffle with this many partitions receive."""
-        return replace(self._template, partitions=partitions)
+        ring = RingSettings(self._secret, self._route) if self._route else None
+        return replace(self._template, partitions=partitions, ring=ring)
+
+
+def route_between_nodes(session: "SparkSession") -> str:
+    """Return a host that all nodes reach: the driver's.
+
+    Empty: there is one node only, or it is not known.
+    """
+    try:
+        master: str = session.sparkContext.master or ""
+    except Exception:  # noqa: BLE001 - over Spark Connect there is no context, and the class of the error varies
+        return ""
+    if master.startswith("local") and not master.startswith("local-cluster"):
+        return ""
+    return session.conf.get("spark.driver.host", "") or ""

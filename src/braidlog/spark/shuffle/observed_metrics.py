@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from braidlog.cost.bill import Bill, Usage, bill
 from braidlog.cost.prices import Price, price_for
+from braidlog.spark.shuffle.service.usage import ShuffleUsage
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
@@ -28,36 +29,48 @@ def observed(notifications: "DataFrame", zones: Sequence[str], where: "Observati
     def total(column: "Column", name: str) -> "Column":
         return functions.coalesce(functions.sum(column), functions.lit(0)).alias(name)
 
-    # Every batch has exactly one extent at its beginning.
+    # Every batch has exactly one extent at its beginning. Hints to Spark have no length.
     is_first = functions.col("position") == 0
+    is_real = functions.col("length") >= 0
     turn = functions.pmod(functions.col("partition"), functions.lit(len(zones))) + 1
     destination = functions.element_at(functions.array(*map(functions.lit, zones)), turn)
-    crosses = functions.col("zone") != destination
+    crosses = is_real & (functions.col("zone") != destination)
     return notifications.observe(
         where,
         total(functions.when(is_first, 1).otherwise(0), "batches"),
         total(functions.when(is_first, functions.col("object_bytes")).otherwise(0), "stored_bytes"),
-        functions.count(functions.lit(1)).alias("notifications"),
+        functions.count(functions.when(is_real, 1)).alias("notifications"),
         total(functions.col("row_count"), "rows"),
         total(functions.when(crosses, functions.col("length")).otherwise(0), "cross_zone_bytes"),
     )
 
 
-def bills(metrics: Mapping[str, Any], store_url: str, *, zones: int, price: Price | None = None) -> dict[str, Bill]:
+def bills(
+    metrics: Mapping[str, Any],
+    store_url: str,
+    usage: ShuffleUsage | None = None,
+    *,
+    zones: int,
+    price: Price | None = None,
+) -> dict[str, Bill]:
     """Compute the bill of an observed shuffle, and of its alternatives.
 
     The alternatives are a shuffle between executors and a Kafka topic.
 
-    The bills count traffic between zones only. Reads are counted as in zones with caches: one for each batch that
-    was written in another zone.
+    The bills count traffic between zones only. Reads are those that the application's nodes have measured, for as many
+    batches. Without a measurement they are counted as in zones with caches: one for each batch that was written in
+    another zone.
     """
     chosen = price if price is not None else price_for(store_url)
-    batches = int(metrics["batches"])
+    batches, stored_bytes = int(metrics["batches"]), int(metrics["stored_bytes"])
+    gets, downloads = (zones - 1) / zones, (zones - 1) / zones
+    if usage is not None and usage.puts:
+        gets, downloads = usage.gets / usage.puts, usage.get_bytes / usage.put_bytes
     through_store = Usage(
         put_count=batches,
-        get_count=round(batches * (zones - 1) / zones),
-        upload_bytes=int(metrics["stored_bytes"]),
-        download_bytes=round(int(metrics["stored_bytes"]) * (zones - 1) / zones),
+        get_count=round(batches * gets),
+        upload_bytes=stored_bytes,
+        download_bytes=round(stored_bytes * downloads),
     )
     crossing_bytes = int(metrics["cross_zone_bytes"])
     between_executors = Usage(cross_zone_bytes=2 * crossing_bytes)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from braidlog.spark.shuffle.caches import NO_CACHE, ShuffleCache
+from braidlog.spark.shuffle.caches import ShuffleCache
 from braidlog.spark.shuffle.expiry.expire import RETENTION_S_DEFAULT
 
 
@@ -28,10 +28,12 @@ class ShuffleOptions:
     """Uploads that one task may have under way."""
     read_ahead: int | str = "64MiB"
     """Bytes that one task may read before they are needed."""
-    cache: ShuffleCache = NO_CACHE
-    shared: bool = False
-    """Whether the tasks of a node pack the rows that they have left at their end together, through a process beside
-    them. This makes fewer and larger batches where many tasks have few rows each."""
+    cache: ShuffleCache | None = None
+    """The caches of the nodes. By default each has one of 256 MiB, and the nodes of a zone read for each other; with a
+    folder as the store there is none, because it has no requests to save."""
+    shared: bool | None = None
+    """Whether the tasks of a node fill batches together, through a process beside them: all rows that do not fill a
+    batch of one task within its interval. By default they do, except with a folder as the store."""
     share_wait: float | str = "1s"
     """How long a finished task waits for others to fill a batch together. Its slot is idle meanwhile."""
     retention: float | str = RETENTION_S_DEFAULT

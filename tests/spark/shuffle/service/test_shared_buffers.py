@@ -25,11 +25,10 @@ from braidlog.spark.errors import JobError
 from braidlog.spark.shuffle import BlobShuffle
 from braidlog.spark.shuffle.batcher import Batcher, BatcherSettings, BatchWriter
 from braidlog.spark.shuffle.buffers import Chunk, Splitter
-from braidlog.spark.shuffle.caches import NO_CACHE
 from braidlog.spark.shuffle.debatcher import BatchReader, Debatcher, DebatcherSettings
 from braidlog.spark.shuffle.notification import Notification
 from braidlog.spark.shuffle.service.client import NodeService, ServiceMember
-from braidlog.spark.shuffle.service.server import NodeSettings
+from braidlog.spark.shuffle.service.settings import NodeSettings
 from braidlog.spark.shuffle.service.shared_buffers import SharedBuffers, TooMuchHeld, decode_runs, encode_runs
 
 if TYPE_CHECKING:
@@ -192,9 +191,7 @@ async def services(folder: Path, count: int, *, idle_s_max: float = 60.0) -> Asy
     """As many processes of Spark would see it, here in one."""
     made = [
         NodeService(
-            NodeSettings(
-                f"file://{folder}/store", BatcherSettings("test", batch_bytes=1 << 20, interval_s=WAIT_S), NO_CACHE
-            ),
+            NodeSettings(f"file://{folder}/store", BatcherSettings("test", batch_bytes=1 << 20, interval_s=WAIT_S)),
             clock=SystemClock(),
             entropy=SystemEntropy(),
             idle_s_max=idle_s_max,
@@ -263,7 +260,7 @@ async def test_one_process_for_the_node_and_another_when_it_was_killed(tmp_path:
                 ZONES,
                 clock=SystemClock(),
                 entropy=SystemEntropy(),
-                sharer=members[1],
+                node=members[1],
             )
             rows = rows_of(7, 60)
             await batcher.add(rows, (rows.column("number").to_numpy() % PARTITIONS).astype(np.int32))

@@ -32,8 +32,10 @@ from braidlog.spark.shuffle.aggregate.state_store import (
     state_folder,
 )
 from braidlog.spark.shuffle.notification import NOTIFICATION_SCHEMA, Notification, from_arrow, to_arrow
+from braidlog.spark.shuffle.tasks.placement import is_hint
+from braidlog.spark.shuffle.tasks.plan import ShufflePlan
 from braidlog.spark.shuffle.tasks.python_worker import PythonWorker, python_worker
-from braidlog.spark.shuffle.tasks.stages import ShufflePlan, read_rows, write_rows
+from braidlog.spark.shuffle.tasks.stages import read_rows, write_rows
 
 SUMMARY = "summary"
 EXCHANGED_SCHEMA = NOTIFICATION_SCHEMA.append(pa.field(SUMMARY, pa.binary()))
@@ -96,7 +98,7 @@ class AggregatingMap:
 
         touched: set[int] = set()
         for finished in write_rows(self.plan, partial_rows()):
-            touched.update(each.partition for each in finished)
+            touched.update(each.partition for each in finished if not is_hint(each))
             yield _exchanged(to_arrow(finished))
         if self.state is not None:
             yield from self._summaries(Summary(groups.row_count, sorted(touched), max(times, default=None)))
@@ -156,7 +158,7 @@ class AggregatingReduce:
         partition: int | None = None
         for batch in batches:
             marks = batch.column(SUMMARY)
-            notifications += from_arrow(batch.filter(marks.is_null()))
+            notifications += [each for each in from_arrow(batch.filter(marks.is_null())) if not is_hint(each)]
             for told in from_arrow(batch.filter(marks.is_valid())):
                 partition = told.partition
             summaries += [msgspec.msgpack.decode(data, type=Summary) for data in marks.drop_null().to_pylist() if data]

@@ -105,7 +105,7 @@ async def _heartbeat_of(store: Store, found: ObjectMeta) -> Heartbeat | None:
 
 
 def _is_ours(key: str, job: str) -> bool:
-    """Return whether a key is a batch or a heartbeat of the job.
+    """Return whether a key is a batch, a heartbeat or a node of the job.
 
     Nothing else is ever deleted.
 
@@ -114,7 +114,8 @@ def _is_ours(key: str, job: str) -> bool:
     try:
         parse_shuffle_key(key)
     except InvalidKey:
-        return key == f"{SHUFFLE_PREFIX}{job}/heartbeat"
+        others = (f"{SHUFFLE_PREFIX}{job}/{name}" for name in ("heartbeat", "nodes/", "usage/"))
+        return key == next(others) or key.startswith(tuple(others))
     return True
 
 

@@ -1,1 +1,1 @@
-"""The process on each node that packs the last rows of many tasks together."""
+"""The process on each node: shared batches, the cache, the zone's ring."""

@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -32,6 +33,13 @@ GRACE_S = 0.2
 """How long waiting tasks wait for another task that may start in a free slot."""
 HELD_BYTES_MAX = 512 * 1024 * 1024
 """The limit on the bytes of all runs. A task whose runs do not fit writes them itself."""
+
+
+class NearWriter(BatchWriter, Protocol):
+    """Writes batches for the node's own zone, and keeps them."""
+
+    name: str
+    """The node's name, which the keys of these batches carry."""
 
 
 class TooMuchHeld(BraidError):
@@ -137,8 +145,13 @@ class SharedBuffers:
         wait_s_max: float = WAIT_S_MAX,
         held_bytes_max: int = HELD_BYTES_MAX,
         slots: Callable[[], int] = lambda: 0,
+        near: NearWriter | None = None,
     ) -> None:
-        """`slots` returns how many tasks may be present at the same time."""
+        """`slots` returns how many tasks may be present at the same time.
+
+        `near` writes the batches of the node's own zone.
+        """
+        self._near = near
         self._task_slots = slots
         self._store = store
         self._settings = settings
@@ -156,7 +169,7 @@ class SharedBuffers:
 
     @property
     def is_idle(self) -> bool:
-        return not self._joined and not self._waiting and not len(self._uploads)
+        return not self._joined and not self._held_bytes and not len(self._uploads)
 
     def join(self, task: str) -> None:
         """Register a task that will share its last rows, or leave."""
@@ -167,8 +180,11 @@ class SharedBuffers:
         if self._joined.pop(task, self) is not self:
             self._close_if_all_wait()
 
-    async def share(self, task: str, runs: Sequence[tuple[str, Chunk]]) -> list[Notification]:
-        """Store these runs and return the notifications of exactly these rows."""
+    async def share(self, task: str, runs: Sequence[tuple[str, Chunk]], *, is_last: bool = True) -> list[Notification]:
+        """Store these runs and return the notifications of exactly these rows.
+
+        A task that has given its last ones waits for nothing else, so its batches are closed when all tasks wait.
+        """
         size_bytes = sum(chunk.size_bytes for _, chunk in runs)
         if self._held_bytes + size_bytes > self._held_bytes_max:
             raise TooMuchHeld(f"{self._held_bytes} bytes of runs are waiting already")
@@ -177,7 +193,8 @@ class SharedBuffers:
         ticket = _Ticket(asyncio.get_running_loop().create_future())
         self._held_bytes += size_bytes
         self._runs += len(runs)
-        self._waiting[task] = ticket
+        if is_last:
+            self._waiting[task] = ticket
         try:
             for zone, chunk in runs:
                 key = (zone, chunk.rows.schema.serialize().to_pybytes())
@@ -192,7 +209,8 @@ class SharedBuffers:
                 self._timer = asyncio.get_running_loop().call_later(self._wait_s_max, self._close_all)
             return await ticket.done
         finally:
-            del self._waiting[task]
+            if is_last:
+                del self._waiting[task]
             self._held_bytes -= size_bytes
             self._forget(ticket)
 
@@ -243,17 +261,20 @@ class SharedBuffers:
             taken.append((ticket, chunk))
             taken_bytes += chunk.size_bytes
         buffer.size_bytes -= taken_bytes
-        self._uploads.spawn(self._upload(buffer, taken))
+        near = self._near if key[0] == self._settings.zone else None
+        self._uploads.spawn(self._upload(buffer, taken, near))
 
-    async def _upload(self, buffer: _Buffer, taken: Sequence[tuple[_Ticket, Chunk]]) -> None:
+    async def _upload(self, buffer: _Buffer, taken: Sequence[tuple[_Ticket, Chunk]], near: NearWriter | None) -> None:
         tickets = list(dict.fromkeys(ticket for ticket, _ in taken))
         try:
             async with self._slots:
                 packed = self._packer.pack(
-                    [chunk for _, chunk in taken], owners=[tickets.index(ticket) for ticket, _ in taken]
+                    [chunk for _, chunk in taken],
+                    owners=[tickets.index(ticket) for ticket, _ in taken],
+                    node=near.name if near is not None else "",
                 )
                 buffer.ratio = min(1.0, max(RATIO_MIN, len(packed.data) / packed.rows_bytes))
-                await self._store.put(packed.key, packed.data)
+                await (near or self._store).put(packed.key, packed.data)
         except Exception as error:  # noqa: BLE001 - every waiting task must get the error
             for ticket in tickets:
                 if not ticket.done.done():

@@ -18,7 +18,7 @@ from braidlog.spark.event_loop import PerProcess, event_loop_thread
 from braidlog.spark.shuffle.batcher import arena_for
 from braidlog.spark.shuffle.caches import ShuffleCache
 from braidlog.spark.shuffle.service.client import NodeService
-from braidlog.spark.shuffle.service.server import NodeSettings
+from braidlog.spark.shuffle.service.settings import NodeSettings
 from braidlog.writing.arena import Arena
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class PythonWorker:
         return found
 
     async def node_service(self, settings: NodeSettings) -> NodeService:
-        """Return the client of the process that packs this node's last rows together."""
+        """Return the client of the process that this node's tasks share."""
         found = self._services.get(settings)
         if found is None:
             found = NodeService(settings, clock=self.clock, entropy=self.entropy.fork("service"))
@@ -85,7 +85,7 @@ class PythonWorker:
 
     def local_store(self, cache: ShuffleCache, zone: str) -> LocalStore | None:
         """Return the store itself if it is a folder without a cache in front of it."""
-        if cache.memory_bytes or cache.members_of(zone) or not isinstance(self.store, RetryingStore):
+        if cache.is_of_nodes or cache.members_of(zone) or not isinstance(self.store, RetryingStore):
             return None
         return self.store.inner if isinstance(self.store.inner, LocalStore) else None
 
