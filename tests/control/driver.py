@@ -13,6 +13,8 @@ from braidlog.control.interface import (
     InitProducerId,
     NewTopic,
     ObjectVerdict,
+    TakeJobs,
+    TakenJob,
     TopicInfo,
 )
 from braidlog.control.metadata.store import BucketParts, MetadataStore, open_metadata
@@ -152,3 +154,15 @@ async def upload(plane: Plane, topic: TopicInfo) -> CommitObject:
 async def pass_epochs(plane: Plane, count: int) -> None:
     for _ in range(count):
         await plane.service.parts.epochs.advance()
+
+
+async def find_job(control: ControlPlane, worker: str, kinds: list[str]) -> TakenJob | None:
+    """Take a round of one job, if there is one."""
+    taken = (await control.take_jobs(TakeJobs(worker, kinds))).jobs
+    return taken[0] if taken else None
+
+
+async def take_job(control: ControlPlane, worker: str, kinds: list[str]) -> TakenJob:
+    job = await find_job(control, worker, kinds)
+    assert job is not None
+    return job

@@ -10,8 +10,9 @@ from braidlog.agent.read_path.reader import Slice, append_batches
 from braidlog.control.interface import COMPACT, MERGE, CommitObject, FindExtents, TopicInfo
 from braidlog.control.jobs.settings import JobSettings
 from braidlog.control.settings import ControlSettings
-from braidlog.jobs.executor import InProcessExecutor
-from braidlog.jobs.worker import Worker
+from braidlog.jobs.parts import PART_BYTES
+from braidlog.jobs.rounds import LocalEngine, RoundExecutor
+from braidlog.jobs.worker import ONE_JOB, RoundLimits, Worker
 from braidlog.objects.format import encode_footer, encode_trailer
 from braidlog.objects.keys import data_key
 from braidlog.objects.layout import KAFKA_BATCHES, BatchEntry, ExtentEntry, Footer
@@ -104,16 +105,25 @@ class Writer:
         return key
 
 
-def worker(plane: Plane, name: str = "worker", store: Store | None = None) -> Worker:
-    entropy = SeededEntropy(name)
-    executor = InProcessExecutor(store or plane.store, plane.clock, entropy.fork("executor"))
-    return Worker(plane.service, executor, plane.clock, entropy, name=name, kinds=[MERGE, COMPACT])
+def worker(
+    plane: Plane,
+    name: str = "worker",
+    store: Store | None = None,
+    *,
+    limits: RoundLimits = ONE_JOB,
+    part_bytes: int = PART_BYTES,
+) -> Worker:
+    entropy, store = SeededEntropy(name), store or plane.store
+    executor = RoundExecutor(
+        LocalEngine(store, plane.clock, entropy.fork("jobs")), store, entropy, part_bytes=part_bytes
+    )
+    return Worker(plane.service, executor, plane.clock, entropy, name=name, kinds=[MERGE, COMPACT], limits=limits)
 
 
-async def work_off(plane: Plane, name: str = "worker") -> int:
+async def work_off(plane: Plane, name: str = "worker", *, part_bytes: int = PART_BYTES) -> int:
     """Plan, and do everything that is on the board. Returns how many jobs were done."""
     await plane.service.parts.planner.plan_once()
-    some = worker(plane, name)
+    some = worker(plane, name, part_bytes=part_bytes)
     while await some.run_once():
         pass
     statistics = some.statistics()

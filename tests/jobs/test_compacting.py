@@ -8,8 +8,10 @@ import pytest
 from tests.control.driver import START_MS, Plane, create_topic
 from tests.jobs.driver import Read, Writer, read_all, start, work_off
 
+from braidlog.compaction import limits
 from braidlog.control.interface import FindExtents, ListJobs, RequestCompaction, TopicInfo
 from braidlog.jobs import compacting
+from braidlog.jobs.parts import PART_BYTES
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -145,20 +147,18 @@ async def test_only_compacted_topics_are_compacted(plane: Plane) -> None:
     assert (await plane.service.request_compaction(RequestCompaction("nowhere"))).error_code == 3
 
 
+@pytest.mark.parametrize("part_bytes", [PART_BYTES, 20_000])
 async def test_more_keys_than_there_is_room_for_take_several_passes(
-    plane: Plane, monkeypatch: pytest.MonkeyPatch
+    plane: Plane, monkeypatch: pytest.MonkeyPatch, part_bytes: int
 ) -> None:
-    original = compacting.compact
-
-    async def compact(*arguments: object, **options: object) -> None:
-        await original(*arguments, key_map_bytes_max=24 * 1024, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(compacting, "compact", compact)
+    original = compacting.compaction_limits
+    monkeypatch.setattr(compacting, "compaction_limits", lambda task: original(task, 24 * 1024))
+    monkeypatch.setattr(limits, "KEY_MAP_BYTES_MAX", 24 * 1024)
     topic = await compacted_topic(plane)
     await write_random(plane, topic, objects=400, seed=3, keys=2000)
     before = await read_all(plane, topic)
     rounds = 0
-    while await work_off(plane):
+    while await work_off(plane, part_bytes=part_bytes):
         rounds += 1
         assert rounds < 30
     assert rounds > 1

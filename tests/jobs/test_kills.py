@@ -87,7 +87,8 @@ class Bench:
         self._other: Process | None = None
 
     def _start_worker(self, name: str) -> Process:
-        arguments = ["pipeline", "--control", self.control.address, "--store", self.cluster.store_url, "--no-spark"]
+        arguments = ["pipeline", "--control", self.control.address, "--store", self.cluster.store_url]
+        arguments += ["--engine", "local"]
         worker = Process(name, arguments, 0, self.cluster.folder)
         self.cluster.processes[name] = worker
         return worker.start()

@@ -23,7 +23,7 @@ class Refusing:
         self.tries = 0
         self.enough = asyncio.Event()
 
-    async def take_job(self, request: Any, *, timeout_s: float | None = None) -> Any:
+    async def take_jobs(self, request: Any, *, timeout_s: float | None = None) -> Any:
         self.tries += 1
         if self.tries == TRIES:
             self.enough.set()

@@ -47,7 +47,7 @@ from braidlog.cache.neighbours import Neighbours
 from braidlog.control.interface import REPLAY, SCAN, ControlPlane
 from braidlog.cost.prices import PRICES, price_for
 from braidlog.cost.topics import TopicMeter
-from braidlog.jobs.worker import Worker
+from braidlog.jobs.worker import RoundLimits, Worker
 from braidlog.objects.owner import WrongStore
 from braidlog.objects.store import Store
 from braidlog.runtime.clock import Clock
@@ -180,7 +180,7 @@ class Agent:
             entropy.fork("replay jobs"),
             name=f"agent {self.incarnation}",
             kinds=[SCAN, REPLAY],
-            jobs_at_once=REPLAYS_AT_ONCE,
+            limits=RoundLimits(at_once=REPLAYS_AT_ONCE),
         )
 
     def _build_dispatcher(self, turns: Turns, meters: RequestMeters) -> Dispatcher:

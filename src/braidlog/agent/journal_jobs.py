@@ -22,7 +22,7 @@ from braidlog.control.interface import (
     SequenceName,
     TakenJob,
 )
-from braidlog.jobs.executor import UnknownJob
+from braidlog.jobs.executor import RunningJob, UnknownJob
 from braidlog.jobs.output import Completion
 from braidlog.objects.format import CorruptObject, StoredFooter, encode_tail, read_stored_footer
 from braidlog.objects.keys import (
@@ -73,8 +73,10 @@ class JournalExecutor:
         self._entropy = entropy
         self._incarnation = incarnation
 
+    def start(self, jobs: Sequence[TakenJob]) -> Sequence[RunningJob]:
+        return [RunningJob(job, asyncio.ensure_future(self.run(job))) for job in jobs]
+
     async def run(self, job: TakenJob) -> Completion:
-        assert job.task is not None
         if job.task.scan is not None:
             return Completion(scan=await self.scan(job.task.scan))
         if job.task.replay is not None:

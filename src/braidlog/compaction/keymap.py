@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from braidlog.compaction.limits import FILL_MAX, SLOT_BYTES
 from braidlog.compaction.rules import Treatment
 from braidlog.records.compiled import (
     I32_IN,
@@ -30,12 +31,10 @@ from braidlog.records.raw import RawRecords
 from braidlog.records.siphash import siphash
 
 SEED_BYTES = 16
-SLOT_BYTES = 24
 _SLOTS_MIN = 1024
 _SLOTS_MAX = 1 << 31
 """A slot is chosen by 32 bits of the hash."""
 _GROWTH = 4
-_FILL_MAX = 0.75
 
 AHEAD = 64
 """How many slots are prefetched at a time."""
@@ -135,6 +134,19 @@ def _add_keys(
     return count, i64(-1)
 
 
+@compiled(I64, SLOTS_IN, _SLOTS_OUT, I64)
+def _join_slots(entries: Slots, slots: Slots, count: int) -> int:
+    """Add the entries of another map. Returns the number of keys."""
+    for index in range(len(entries)):
+        place = find_slot(slots, entries[index, 0], entries[index, 1])
+        if slots[place, 2] == u64(0):
+            slots[place, 0] = entries[index, 0]
+            slots[place, 1] = entries[index, 1]
+            count += 1
+        slots[place, 2] = max(slots[place, 2], entries[index, 2])
+    return count
+
+
 class KeyMap:
     """Maps keys to their latest offset, for as many keys as fit into `bytes_max`."""
 
@@ -157,6 +169,17 @@ class KeyMap:
     def slots(self) -> Slots:
         return self._slots
 
+    def entries(self) -> Slots:
+        """Return all keys with their latest offsets, one row for each."""
+        return np.ascontiguousarray(self._slots[self._slots[:, 2] != 0])
+
+    def join(self, entries: Slots) -> None:
+        """Add the entries of another map with the same seed. They must fit."""
+        self._grow(self.key_count + len(entries))
+        if len(self._slots) * FILL_MAX < self.key_count + len(entries):
+            raise ValueError(f"{self.key_count} and {len(entries)} keys do not fit into a key map of this size")
+        self.key_count = _join_slots(entries, self._slots, self.key_count)
+
     def hashes(self, records: RawRecords) -> Hashes:
         """Hash the key of every record that has one."""
         hashes: Hashes = np.zeros((records.count, 2), dtype=np.uint64)
@@ -174,7 +197,7 @@ class KeyMap:
         self.key_count, left_out = _add_keys(
             self._slots,
             self.key_count,
-            int(len(self._slots) * _FILL_MAX),
+            int(len(self._slots) * FILL_MAX),
             self.hashes(records),
             records.offsets,
             records.places,
@@ -189,7 +212,7 @@ class KeyMap:
 
         Old and new slots together must fit into it.
         """
-        while len(self._slots) * _FILL_MAX < key_count:
+        while len(self._slots) * FILL_MAX < key_count:
             old_count = len(self._slots)
             new_count = min(old_count * _GROWTH, self._slots_max - old_count)
             if new_count <= old_count:

@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from braidlog.records.opened_extents import DECOMPRESSED_BYTES_MAX
 
 KEY_MAP_BYTES_MAX = 128 * 1024 * 1024
+SLOT_BYTES = 24
+"""What a key takes in a key map."""
+FILL_MAX = 0.75
+"""The share of a key map's slots that may be taken."""
 OBJECT_BYTES_TARGET = 64 * 1024 * 1024
 
 
@@ -16,3 +20,11 @@ class CompactionLimits:
     keep_bytes_min: int | None = None
     """Extents of at least this length from which nothing goes are not written again. None: all are written."""
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
+
+
+def key_count_max(bytes_max: int) -> int:
+    """Return how many keys fit into a key map of this size in any case.
+
+    While a map grows, its old slots take a part of the bytes.
+    """
+    return int(bytes_max // SLOT_BYTES // 2 * FILL_MAX)

@@ -187,10 +187,10 @@ class ControlService:
 
     # ── jobs ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def take_job(self, request: api.TakeJob, *, timeout_s: float | None = None) -> api.TakenJob:
+    async def take_jobs(self, request: api.TakeJobs, *, timeout_s: float | None = None) -> api.TakenJobs:
         return await self._runner.within(timeout_s, self.parts.jobs.take(request))
 
-    async def heartbeat_job(self, request: api.HeartbeatJob, *, timeout_s: float | None = None) -> api.JobHeartbeat:
+    async def heartbeat_jobs(self, request: api.HeartbeatJobs, *, timeout_s: float | None = None) -> api.JobHeartbeats:
         self._runner.check_running()
         return self.parts.jobs.heartbeat(request)
 

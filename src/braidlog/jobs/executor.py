@@ -1,14 +1,18 @@
-"""Executes jobs, wherever there is an event loop and a store.
+"""Executes parts of jobs, wherever there is an event loop and a store.
 
 That may be a worker, a Spark task or the simulator.
 """
 
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from braidlog.control.interface import COMPACT, MERGE, JobTask, TakenJob
+from braidlog.control.interface import COMPACT, MERGE, JobProgress, TakenJob
 from braidlog.jobs.input import JobInput
 from braidlog.jobs.merging import merge
 from braidlog.jobs.output import Completion, JobOutput
+from braidlog.jobs.parts import Part, PartResult, Step, size_bytes
 from braidlog.objects.store import Store
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
@@ -21,43 +25,57 @@ class UnknownJob(BraidError):
     remedy = Remedy.GIVE_UP
 
 
+NO_PROGRESS = JobProgress()
+
+
+@dataclass(slots=True, eq=False)
+class RunningJob:
+    """A job of a round. Cancel its completion to give it up."""
+
+    job: TakenJob
+    completion: "asyncio.Future[Completion]"
+    progress: JobProgress = NO_PROGRESS
+
+    @property
+    def size_bytes(self) -> int:
+        return size_bytes(self.job.task.partitions)
+
+
 class Executor(Protocol):
-    async def run(self, job: TakenJob) -> Completion:
-        """Do the work and upload the result. It is not visible yet."""
+    def start(self, jobs: Sequence[TakenJob]) -> Sequence[RunningJob]:
+        """Start the work of a round.
+
+        Each job ends by itself. Its result is uploaded then, and not visible yet.
+        """
         ...
 
 
-async def run_task(task: JobTask, store: Store, clock: Clock, entropy: Entropy, *, write_epoch: int) -> Completion:
+async def run_part(part: Part, store: Store, clock: Clock, entropy: Entropy) -> PartResult:
+    """Do the work of one task.
+
+    Every attempt chooses new object names, so a second one does no harm.
+    """
+    task = part.task
     source = JobInput(store, task)
-    output = JobOutput(store, clock, entropy, write_epoch=write_epoch, target_bytes=task.target_bytes)
+    output = JobOutput(store, clock, entropy, write_epoch=part.write_epoch, target_bytes=task.target_bytes)
     if task.kind == MERGE:
         await merge(task, source, output)
     elif task.kind == COMPACT:
         # Imported here, because it needs numpy and a compiler, and a worker that only merges does not.
-        from braidlog.jobs.compacting import SEED_BYTES, compact
+        from braidlog.jobs import compacting, stored_keys
 
-        await compact(task, source, output, seed=entropy.token(SEED_BYTES))
+        limits, extents = compacting.compaction_limits(task), compacting.PartitionInput(source, task)
+        if part.step is Step.COLLECT:
+            keys = await compacting.collect_keys(extents, seed=part.seed, limits=limits)
+            return PartResult(keys=await stored_keys.store_keys(part, keys, store, entropy))
+        if part.step is Step.REWRITE:
+            keys = await stored_keys.read_keys(part, compacting.compaction_rules(extents.terms), limits, store)
+        else:
+            keys = await compacting.collect_keys(extents, seed=part.seed, limits=limits)
+        await compacting.rewrite(extents, output, keys, limits, ends_log=part.ends_log)
     else:
         raise UnknownJob(
             f"the kind of job {task.kind!r} is unknown", help="Run the same release of worker and control plane."
         )
-    return output.completion
-
-
-class InProcessExecutor:
-    """Runs jobs in this process, on this event loop."""
-
-    def __init__(self, store: Store, clock: Clock, entropy: Entropy) -> None:
-        self._store = store
-        self._clock = clock
-        self._entropy = entropy
-
-    async def run(self, job: TakenJob) -> Completion:
-        assert job.task is not None
-        return await run_task(
-            job.task,
-            self._store,
-            self._clock,
-            self._entropy.fork(f"job/{job.job_id}/{job.token.hex()}"),
-            write_epoch=job.write_epoch,
-        )
+    done = output.completion
+    return PartResult(done.objects, done.replacements, done.due_ms, done.clean_end_offset)

@@ -1,5 +1,7 @@
 """Merges many small extents into few large ones, without decoding records."""
 
+import msgspec
+
 from braidlog.control.interface import IndexedExtent, JobPartition, JobTask
 from braidlog.jobs.input import DamagedInput, JobInput
 from braidlog.jobs.output import ExtentPart, JobOutput
@@ -44,44 +46,50 @@ def in_footer_order(task: JobTask) -> list[JobPartition]:
 
 
 async def merge(task: JobTask, source: JobInput, output: JobOutput) -> None:
-    """Merge each partition's extents into one, or several if they are too large.
+    """Merge each run of extents into one, or several if they are too large.
 
     No extent is larger than an object.
 
-    Each round reads about one object's worth, of as many partitions as that takes. So an object with extents of many
+    Each turn reads about one object's worth, of as many partitions as that takes. So an object with extents of many
     partitions is read once, and not once for each of them.
     """
-    for chosen in _rounds(task):
-        extents = [extent for _, run in chosen for extent in run]
+    open_run: JobPartition | None = None
+    end_offset = -1
+    for chosen in slices(task, task.target_bytes):
+        extents = [extent for partition in chosen for extent in partition.extents]
         found = iter(await source.read(extents))
-        for partition, run in chosen:
-            is_first = run[0] is partition.extents[0]
-            if is_first:
-                output.begin(partition, run[0].base_offset)
-            for extent in run:
+        for partition in chosen:
+            run_starts = set(partition.run_starts)
+            for extent in partition.extents:
+                is_next = open_run is not None and open_run.partition_id == partition.partition_id
+                if not is_next or extent.base_offset != end_offset or extent.base_offset in run_starts:
+                    if open_run is not None:
+                        output.end(end_offset)
+                    await output.begin(partition, extent.base_offset)
+                    open_run = partition
                 await output.add(placed_part(extent, next(found)))
-            if run[-1] is partition.extents[-1]:
-                output.end(run[-1].end_offset)
+                end_offset = extent.end_offset
+    if open_run is not None:
+        output.end(end_offset)
     await output.flush()
 
 
-def _rounds(task: JobTask) -> list[list[tuple[JobPartition, list[IndexedExtent]]]]:
-    """Divide the work into rounds of about `target_bytes`.
+def slices(task: JobTask, bytes_max: int) -> list[list[JobPartition]]:
+    """Divide a task into slices of about `bytes_max`, in the order of footers.
 
-    Each round has some extents of some partitions.
+    Each slice has some extents of some partitions.
     """
-    rounds: list[list[tuple[JobPartition, list[IndexedExtent]]]] = [[]]
+    found: list[list[JobPartition]] = [[]]
     size_bytes = 0
     for partition in in_footer_order(task):
-        run: list[IndexedExtent] = []
-        for extent in partition.extents:
-            if size_bytes + extent.length > task.target_bytes and size_bytes > 0:
-                if run:
-                    rounds[-1].append((partition, run))
-                run = []
-                rounds.append([])
+        start = 0
+        for end, extent in enumerate(partition.extents):
+            if size_bytes + extent.length > bytes_max and size_bytes > 0:
+                if end > start:
+                    found[-1].append(msgspec.structs.replace(partition, extents=partition.extents[start:end]))
+                start = end
+                found.append([])
                 size_bytes = 0
-            run.append(extent)
             size_bytes += extent.length
-        rounds[-1].append((partition, run))
-    return rounds
+        found[-1].append(msgspec.structs.replace(partition, extents=partition.extents[start:]))
+    return found

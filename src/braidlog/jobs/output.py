@@ -80,8 +80,13 @@ class JobOutput:
         self._next_base_offset = 0
         self.completion = Completion()
 
-    def begin(self, partition: JobPartition, base_offset: int) -> None:
-        """Begin a replacement of the partition's extents from `base_offset` on."""
+    async def begin(self, partition: JobPartition, base_offset: int) -> None:
+        """Begin a replacement of the partition's extents from `base_offset` on.
+
+        An object has one extent of a partition at most, so a second replacement goes into another object.
+        """
+        if self._extents and self._extents[-1].partition.partition_id == partition.partition_id:
+            await self.flush()
         self._replacing = []
         self._next_base_offset = base_offset
         self._open(partition)

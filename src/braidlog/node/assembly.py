@@ -132,7 +132,7 @@ async def run_embedded(settings: Settings, surroundings: Surroundings | None = N
         await _check_free("--metrics", settings.agent.metrics_listen)
         if "control_listen" in settings.origins:
             await _check_free("--set control_listen=HOST:PORT", settings.control.control_listen)
-        store = await _open_agent_store(stack, settings.agent, around)
+        store = await open_agent_store(stack, settings.agent, around)
         service = await _start_control(stack, settings.control, store, around, settings.agent.listen)
         control = await _serve_embedded(stack, settings, service)
         agent_settings = settings.agent.model_copy(update={"control": Addresses((control,))})
@@ -189,7 +189,7 @@ async def run_shard(
     keep_freed_memory()
     around = surroundings or Surroundings.of_this_machine()
     async with AsyncExitStack() as stack:
-        store = await _open_agent_store(stack, settings, around)
+        store = await open_agent_store(stack, settings, around)
         control = connect_control(str(settings.control), clock=around.clock, entropy=around.entropy.fork("control"))
         stack.push_async_callback(control.close)
         agent = await _start_agent(stack, settings, control, store, around, link)
@@ -283,7 +283,7 @@ def _watch_loop(stack: AsyncExitStack, around: Surroundings) -> None:
     around.metrics.register(watchdog)
 
 
-async def _open_agent_store(stack: AsyncExitStack, settings: AgentSettings, around: Surroundings) -> Store:
+async def open_agent_store(stack: AsyncExitStack, settings: AgentSettings, around: Surroundings) -> Store:
     def slow(inner: Store) -> Store:
         entropy = around.entropy.fork("store latency")
         return SlowStore(inner, latency_profile(settings.store_latency), clock=around.clock, entropy=entropy)

@@ -184,6 +184,14 @@ class AgentSettings(CommonSettings, SecuritySettings):
     ripcord_after_ms: Milliseconds = Field(5_000, ge=100, le=600_000, examples=["5s"])
     """A control plane that was silent for this long is away. Requests that need it are then refused, to be retried."""
 
+    pipeline_engine: Literal["auto", "spark", "local"] = Field("auto", examples=["spark"])
+    """Where a worker merges and compacts. spark: on Spark. local: in its own process. auto: on Spark where that is
+    installed, except for rounds with less than pipeline_spark_bytes."""
+    pipeline_master: str = Field("local[*]", examples=["spark://10.0.0.5:7077"])
+    """Spark's master for a worker's jobs: local[*], spark://host:port, k8s://… ."""
+    pipeline_spark_bytes: Size = Field(32 * MIB, ge=0, examples=["32MiB"])
+    """A round of jobs with fewer bytes is done before Spark has started."""
+
     auto_create_topics_enable: bool = Field(True, examples=["true"])
     """Whether to create a topic when a client first asks for it."""
 

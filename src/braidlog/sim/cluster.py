@@ -17,8 +17,9 @@ from braidlog.control.remote import connect_control
 from braidlog.control.server import serve_control
 from braidlog.control.service import ControlService
 from braidlog.control.settings import ControlSettings
-from braidlog.jobs.executor import InProcessExecutor
-from braidlog.jobs.worker import Worker
+from braidlog.jobs.parts import PART_BYTES
+from braidlog.jobs.rounds import LocalEngine, RoundExecutor
+from braidlog.jobs.worker import ONE_JOB, RoundLimits, Worker
 from braidlog.objects.retries import RetryingStore, RetryPolicy
 from braidlog.objects.store import Store
 from braidlog.runtime.entropy import Entropy
@@ -80,6 +81,9 @@ class ClusterPlan:
     """Control planes that stand by. With any, the metadata is in the bucket, and each has an image of it."""
     worker_count: int = 0
     """Workers that merge and compact. Each is a process on a host of its own."""
+    rounds: RoundLimits = ONE_JOB
+    parts_at_once: int = 1
+    part_bytes: int = PART_BYTES
 
 
 class SimCluster:
@@ -284,8 +288,12 @@ class SimCluster:
     async def _run_worker(self, name: str, process: Process, entropy: Entropy) -> None:
         clock = SimClock(self.loop, process)
         control = connect_control(self._control_address, clock=clock, entropy=entropy.fork("rpc"))
-        executor = InProcessExecutor(self._store(process, entropy), clock, entropy.fork("jobs"))
-        worker = Worker(control, executor, clock, entropy, name=process.name, kinds=[MERGE, COMPACT])
+        store, jobs = self._store(process, entropy), entropy.fork("jobs")
+        engine = LocalEngine(store, clock, jobs, parts_at_once=self.plan.parts_at_once)
+        executor = RoundExecutor(engine, store, jobs.fork("rounds"), part_bytes=self.plan.part_bytes)
+        worker = Worker(
+            control, executor, clock, entropy, name=process.name, kinds=[MERGE, COMPACT], limits=self.plan.rounds
+        )
         self.workers[name] = worker
         await worker.run()
 

@@ -27,6 +27,9 @@ PRELOADED = (
     "braidlog.spark.shuffle.aggregate.stages",
     "braidlog.spark.sink.writers",
     "braidlog.spark.sink.uploader",
+    "braidlog.spark.engine",
+    "braidlog.jobs.compacting",
+    "braidlog.jobs.stored_keys",
 )
 ARENAS_MAX = 2
 """The allocator's arenas: one for the task, and one for the threads that read and write for it."""

@@ -1,8 +1,11 @@
 """Creates Spark sessions with settings that suit Braidlog, on any master."""
 
 import os
+import re
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOPBACK = "127.0.0.1"
+STOP_TIMEOUT_S = 20.0
+TASK_TRIES_MAX = 4
 DAEMON_MODULE = "braidlog.spark.daemon"
 
 _SETTINGS = {
@@ -61,9 +66,57 @@ def create_session(
         builder = SparkSession.builder.master(master).appName(app_name)
         for name, value in settings.items():
             builder = builder.config(name, value)
-        session = builder.getOrCreate()
+        with _page_on_loopback(master):
+            session = builder.getOrCreate()
     register(session)
     return session
+
+
+@contextmanager
+def _page_on_loopback(master: str) -> Iterator[None]:
+    """Keep the page of a local session on this machine.
+
+    Spark takes its address from the environment only.
+    """
+    if not master.startswith("local") or "SPARK_LOCAL_IP" in os.environ:
+        yield
+        return
+    os.environ["SPARK_LOCAL_IP"] = LOOPBACK
+    try:
+        yield
+    finally:
+        del os.environ["SPARK_LOCAL_IP"]  # a later session may be for a cluster
+
+
+def with_task_retries(master: str) -> str:
+    """Let a local master try tasks again: `local[4]` becomes `local[4,4]`."""
+    found = re.fullmatch(r"local(?:\[(\*|[0-9]+)\])?", master)
+    return f"local[{found[1] or 1},{TASK_TRIES_MAX}]" if found else master
+
+
+def stop_session(session: "SparkSession") -> None:
+    """Stop a session, and end the Java process that this process has started for it.
+
+    Spark itself keeps that process, with all its memory, until the Python process ends.
+    """
+    from pyspark import SparkContext
+
+    with suppress(Exception):  # the Java process may be dead already
+        session.stop()
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = None
+    with suppress(Exception):
+        gateway.shutdown()
+    process = getattr(gateway, "proc", None)
+    if process is not None:
+        process.stdin.close()  # it ends when its standard input does
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def session_settings(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from tests.control.driver import Plane, batch, make_object, start_plane
+from tests.control.driver import Plane, batch, find_job, make_object, start_plane
 
 from braidlog.control.interface import (
     REPLAY,
@@ -24,7 +24,6 @@ from braidlog.control.interface import (
     ScanDone,
     ScanTask,
     SequenceName,
-    TakeJob,
     TakenJob,
     TopicInfo,
 )
@@ -83,14 +82,13 @@ class ReplayingAgent:
         """Do all jobs that there are. Returns how many there were."""
         control = control or self.plane.service
         count = 0
-        while (job := await control.take_job(TakeJob("agent", [SCAN, REPLAY]))).job_id:
+        while (job := await find_job(control, "agent", [SCAN, REPLAY])) is not None:
             verdict = await self.do(control, job)
             assert verdict.accepted, verdict
             count += 1
         return count
 
     async def do(self, control: ControlPlane, job: TakenJob) -> JobVerdict:
-        assert job.task is not None
         if job.task.scan is not None:
             found = await self.scan(job.task.scan)
             return await control.complete_job(CompleteJob(job.job_id, job.token, [], [], scan=ScanDone(found)))

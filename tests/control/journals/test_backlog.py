@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.control.driver import Plane, batch, commit, create_topic, new_producer
+from tests.control.driver import Plane, batch, commit, create_topic, new_producer, take_job
 from tests.control.journals.driver import (
     Journal,
     ReplayingAgent,
@@ -21,7 +21,6 @@ from braidlog.control.interface import (
     ConfigChange,
     RegisterAgent,
     RequestScan,
-    TakeJob,
     TopicInfo,
 )
 
@@ -82,7 +81,7 @@ async def test_heartbeats_tell_when_all_that_was_journaled_before_a_request_is_s
 
     asked = await plane.service.request_scan(RequestScan("agent-a"))
     assert await replayed() < asked.scan
-    await agent.do(plane.service, await plane.service.take_job(TakeJob("agent", [SCAN])))
+    await agent.do(plane.service, await take_job(plane.service, "agent", [SCAN]))
     assert await replayed() < asked.scan
     assert plane.service.parts.journals.backlog.is_behind()
     # What is asked for while a scan is under way needs another one.

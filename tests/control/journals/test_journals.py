@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.control.driver import Plane, batch, create_topic, new_producer, start_plane
+from tests.control.driver import Plane, batch, create_topic, find_job, new_producer, start_plane, take_job
 from tests.control.journals.driver import (
     LIGHTNING,
     SETTINGS,
@@ -33,7 +33,6 @@ from braidlog.control.interface import (
     RequestScan,
     ScanDone,
     SequenceName,
-    TakeJob,
     TopicInfo,
 )
 from braidlog.control.journals import journals
@@ -121,8 +120,7 @@ async def test_a_sequence_that_cannot_be_replayed_keeps_nothing_waiting(plane: P
     await journal.commit(batch(1, pid, 0, 1))
     plane.clock.advance(1)
     await plane.service.request_scan(RequestScan("test"))
-    while (job := await plane.service.take_job(TakeJob("agent", [SCAN, REPLAY]))).job_id:
-        assert job.task is not None
+    while (job := await find_job(plane.service, "agent", [SCAN, REPLAY])) is not None:
         if job.task.replay is not None and job.task.replay.incarnation == "agent-b":
             await plane.service.fail_job(FailJob(job.job_id, job.token, "a file is damaged"))
         else:
@@ -234,10 +232,9 @@ async def test_the_fast_and_the_slow_path_may_race(plane: Plane, agent: Replayin
     for made in files:
         await agent.put(made)
     await plane.service.parts.journals.plan_once()
-    job = await plane.service.take_job(TakeJob("agent", [SCAN]))
+    job = await take_job(plane.service, "agent", [SCAN])
     await agent.do(plane.service, job)
-    job = await plane.service.take_job(TakeJob("agent", [REPLAY]))
-    assert job.task is not None
+    job = await take_job(plane.service, "agent", [REPLAY])
     assert job.task.replay is not None
     for made in files[:2]:
         await plane.service.commit_object(made)
@@ -259,8 +256,8 @@ async def test_a_replay_that_left_files_out_is_not_believed(
 ) -> None:
     await agent.put(file(topic, 0))
     await plane.service.parts.journals.plan_once()
-    await agent.do(plane.service, await plane.service.take_job(TakeJob("agent", [SCAN])))
-    job = await plane.service.take_job(TakeJob("agent", [REPLAY]))
+    await agent.do(plane.service, await take_job(plane.service, "agent", [SCAN]))
+    job = await take_job(plane.service, "agent", [REPLAY])
     done = ReplayDone("agent-a", 0, True, [0, 1], [1])
     verdict = await plane.service.complete_job(CompleteJob(job.job_id, job.token, [], [], replay=done))
     assert not verdict.accepted
@@ -277,8 +274,8 @@ async def test_a_sequence_with_an_empty_slot_below_others_is_not_sealed(
     await plane.service.commit_object(file(topic, 0))
     await plane.service.commit_object(file(topic, 2))
     await plane.service.parts.journals.plan_once()
-    await agent.do(plane.service, await plane.service.take_job(TakeJob("agent", [SCAN])))
-    job = await plane.service.take_job(TakeJob("agent", [REPLAY]))
+    await agent.do(plane.service, await take_job(plane.service, "agent", [SCAN]))
+    job = await take_job(plane.service, "agent", [REPLAY])
     done = ReplayDone("agent-a", 0, True, [0, 2], [])
     verdict = await plane.service.complete_job(CompleteJob(job.job_id, job.token, [], [], replay=done))
     assert not verdict.accepted
@@ -313,9 +310,9 @@ async def test_an_agent_paused_while_its_sequence_is_sealed_writes_nothing_that_
 async def test_a_replay_that_fails_is_planned_again(plane: Plane, agent: ReplayingAgent, topic: TopicInfo) -> None:
     await agent.put(file(topic, 0))
     await plane.service.parts.journals.plan_once()
-    await agent.do(plane.service, await plane.service.take_job(TakeJob("agent", [SCAN])))
+    await agent.do(plane.service, await take_job(plane.service, "agent", [SCAN]))
     for _ in range(5):
-        assert (await plane.service.take_job(TakeJob("agent", [REPLAY]))).job_id
+        assert await find_job(plane.service, "agent", [REPLAY]) is not None
         plane.clock.advance(SETTINGS.jobs.lease_s + 1)
         await plane.service.parts.job_results.expire_once()
     await plane.service.parts.journals.plan_once()
@@ -332,8 +329,8 @@ async def test_sequences_that_cannot_be_replayed_let_others_go_first(
     await plane.service.request_scan(RequestScan("test"))
     replayed: list[str] = []
     for _ in range(3):
-        while (job := await plane.service.take_job(TakeJob("agent", [SCAN, REPLAY]))).job_id:
-            replay = job.task.replay if job.task is not None else None
+        while (job := await find_job(plane.service, "agent", [SCAN, REPLAY])) is not None:
+            replay = job.task.replay
             if replay is not None and replay.incarnation == "damaged":
                 await plane.service.fail_job(FailJob(job.job_id, job.token, "a file is damaged"))
             else:
@@ -356,7 +353,7 @@ async def test_scans_and_replays_survive_a_restart(
 ) -> None:
     await agent.put(file(topic, 0))
     asked = await plane.service.request_scan(RequestScan("agent-a"))
-    await agent.do(plane.service, await plane.service.take_job(TakeJob("agent", [SCAN])))
+    await agent.do(plane.service, await take_job(plane.service, "agent", [SCAN]))
     await restart(plane, tmp_path)
     assert plane.service.parts.journals.backlog.scans_replayed == 0
     await agent.work()
@@ -368,13 +365,13 @@ async def test_scans_and_replays_survive_a_restart(
 
 async def test_a_result_of_another_kind_is_refused(plane: Plane, topic: TopicInfo) -> None:
     await plane.service.parts.journals.plan_once()
-    job = await plane.service.take_job(TakeJob("agent", [SCAN]))
+    job = await take_job(plane.service, "agent", [SCAN])
     assert not (await plane.service.complete_job(CompleteJob(job.job_id, job.token, [], []))).accepted
     await plane.service.parts.journals.plan_once()
-    job = await plane.service.take_job(TakeJob("agent", [SCAN]))
+    job = await take_job(plane.service, "agent", [SCAN])
     done = ScanDone([SequenceName("agent-a", 0)])
     assert (await plane.service.complete_job(CompleteJob(job.job_id, job.token, [], [], scan=done))).accepted
-    job = await plane.service.take_job(TakeJob("agent", [REPLAY]))
+    job = await take_job(plane.service, "agent", [REPLAY])
     other = ReplayDone("agent-b", 0, False, [])
     assert not (await plane.service.complete_job(CompleteJob(job.job_id, job.token, [], [], replay=other))).accepted
 
@@ -385,7 +382,7 @@ async def test_a_restart_does_not_wait_for_those_who_had_jobs_before_it(
     """They may have died together with the control plane. If not, they hear that their job is not theirs any more."""
     await agent.put(file(topic, 0))
     await plane.service.parts.journals.plan_once()
-    lost = await plane.service.take_job(TakeJob("agent", [SCAN]))
+    lost = await take_job(plane.service, "agent", [SCAN])
     await plane.service.close()
     again = await start_plane(
         f"sqlite://{tmp_path}/metadata.db", clock=plane.clock, bucket=plane.bucket, settings=SETTINGS
@@ -401,9 +398,8 @@ async def test_a_scan_does_not_wait_for_replays(plane: Plane, agent: ReplayingAg
     for number in range(3):
         await agent.put(file(topic, 0, incarnation=f"agent-{number}"))
     await plane.service.parts.journals.plan_once()
-    scan = await plane.service.take_job(TakeJob("agent", [SCAN, REPLAY]))
+    scan = await take_job(plane.service, "agent", [SCAN, REPLAY])
     assert (await agent.do(plane.service, scan)).accepted
     await plane.service.parts.journals.plan_once()
-    job = await plane.service.take_job(TakeJob("agent", [SCAN, REPLAY]))
-    assert job.task is not None
+    job = await take_job(plane.service, "agent", [SCAN, REPLAY])
     assert job.task.kind == SCAN

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from braidlog.cli.options import AnyAgent, Config, Control, Format, ReadyFile, Set, StoreUrl, Topic, size_bytes
+from braidlog.cli.options import AnyAgent, Config, Control, Format, ReadyFile, Set, StoreUrl, Topic, pairs
 from braidlog.cli.output import OutputFormat, counted, emit_json, emit_rows, say
 from braidlog.clients.control_client import CALL_TIMEOUT_S, find_control, with_control
 from braidlog.clients.errors import CommandError, WrongUsage
@@ -31,6 +31,14 @@ class JobKind(StrEnum):
     REPLAY = "replay"
 
 
+class PipelineEngine(StrEnum):
+    """Where a worker runs its jobs."""
+
+    AUTO = "auto"
+    SPARK = "spark"
+    LOCAL = "local"
+
+
 class JobState(StrEnum):
     """States of a job."""
 
@@ -43,17 +51,22 @@ class JobState(StrEnum):
 def pipeline(
     control: Annotated[str | None, typer.Option("--control", metavar="HOST:PORT", help="The control plane.")] = None,
     store: StoreUrl = None,
+    engine: Annotated[
+        PipelineEngine | None,
+        typer.Option("--engine", metavar="ENGINE", help="spark, local (this process) or auto: by size."),
+    ] = None,
     master: Annotated[
-        str, typer.Option("--master", metavar="URL", help="Spark's: local[*], spark://…, k8s://…, sc://….")
-    ] = "local[*]",
-    spark: Annotated[
-        bool, typer.Option("--spark/--no-spark", help="Large jobs on Spark, or all in this process.")
-    ] = True,
+        str | None, typer.Option("--master", metavar="URL", help="Spark's: local[*], spark://…, k8s://….")
+    ] = None,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's own; repeat for more."),
+    ] = None,
     spark_from: Annotated[
-        str, typer.Option("--spark-from", metavar="SIZE", help="Smaller jobs run in this process; 0 for none.")
-    ] = "256MiB",
-    jobs_at_once: Annotated[
-        int, typer.Option("--jobs-at-once", metavar="N", min=1, max=256, help="How many jobs to run at once.")
+        str | None, typer.Option("--spark-from", metavar="SIZE", help="With auto, less than that runs in this process.")
+    ] = None,
+    tasks_at_once: Annotated[
+        int, typer.Option("--tasks-at-once", metavar="N", min=1, max=256, help="How many run at once in this process.")
     ] = 4,
     until_stdin_ends: Annotated[
         bool, typer.Option("--until-stdin-ends", hidden=True, help="Stop when standard input ends.")
@@ -65,7 +78,7 @@ def pipeline(
 ) -> None:
     """Run a worker that merges and compacts.
 
-    It takes jobs from the control plane, and reads and writes the store itself.
+    It takes jobs from the control plane, and reads and writes the store itself or through Spark's tasks.
 
     \b
     Example: braid pipeline --control 10.0.0.5:9190 --store s3://bucket/prefix
@@ -73,13 +86,30 @@ def pipeline(
     from braidlog.cli.servers.process import serve
     from braidlog.cli.settings import read_settings
 
-    spark_bytes_min = size_bytes("--spark-from", spark_from)
-    settings = read_settings(config, set, {"control": control, "store_url": store})
+    settings = read_settings(
+        config,
+        set,
+        {
+            "control": control,
+            "store_url": store,
+            "pipeline_engine": engine,
+            "pipeline_master": master,
+            "pipeline_spark_bytes": spark_from,
+        },
+    )
+    spark_config = pairs(conf, "--conf")
 
     def start() -> "AbstractAsyncContextManager[Endpoints]":
+        from braidlog.cli.cluster.pipeline_progress import show_progress
         from braidlog.node.pipeline import PipelinePlan, run_pipeline
 
-        plan = PipelinePlan(master, spark, spark_bytes_min, jobs_at_once, until_stdin_ends)
+        plan = PipelinePlan(
+            tasks_at_once,
+            spark_config,
+            has_page=not until_stdin_ends,
+            ends_with_stdin=until_stdin_ends,
+            watch=None if until_stdin_ends else show_progress,
+        )
         return run_pipeline(settings.agent, plan)
 
     serve("braid pipeline", settings.agent, start, ready_file, format)
@@ -111,7 +141,8 @@ def jobs(
         )
         return answer.jobs
 
-    columns = ["job", "kind", "state", "subject", "bytes_in", "bytes_out", "extents_in", "extents_out", "attempts"]
+    columns = ["job", "kind", "state", "subject", "stage", "task", "tasks", "bytes_done", "bytes_in", "bytes_out"]
+    columns += ["extents_in", "extents_out", "attempts"]
     columns += ["worker", "started", "seconds", "detail"]
     emit_rows(format, columns, [_row(each) for each in with_control(find_control(control, bootstrap), ask)])
 
@@ -202,6 +233,10 @@ def _row(listing: "JobListing") -> dict[str, Any]:
         "kind": listing.kind,
         "state": listing.state,
         "subject": listing.subject,
+        "stage": listing.progress.stage or None,
+        "task": listing.progress.task if listing.progress.task >= 0 else None,
+        "tasks": f"{listing.progress.tasks_done}/{listing.progress.tasks}" if listing.progress.tasks else None,
+        "bytes_done": listing.progress.bytes_done,
         "bytes_in": listing.bytes_in,
         "bytes_out": listing.bytes_out,
         "extents_in": listing.extents_in,

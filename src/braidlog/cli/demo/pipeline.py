@@ -72,8 +72,9 @@ def run_pipeline(
     note("Spark starts, reads both topics as a stream and writes totals per key")
     shuffle = _on_spark(topics, record_count, control, folder, note)
     before = TopicShape(_count_records(bootstrap), *asyncio.run(_stored(control)))
-    note("compaction: of each key the newest record stays")
-    worker = BraidProcess("pipeline", ["pipeline", "--no-spark", "--control", control, "--store", store], folder, clock)
+    note("compaction, as a stage of Spark: it keeps the newest record of each key")
+    arguments = ["pipeline", "--engine", "spark", "--master", "local[2]", "--control", control, "--store", store]
+    worker = BraidProcess("pipeline", arguments, folder, clock)
     with worker:
         asyncio.run(_compact(control))
     latest = _read_totals(bootstrap)

@@ -28,7 +28,7 @@ WAITING, RUNNING, DONE, FAILED = "waiting", "running", "done", "failed"
 
 
 class JobPartition(Message, frozen=True):
-    """The part of a job in one partition: neighbouring extents, in order."""
+    """The part of a job in one partition: runs of neighbouring extents, in order."""
 
     partition_id: int
     topic_id: bytes
@@ -37,6 +37,8 @@ class JobPartition(Message, frozen=True):
     """The generation of the partition's index when the job was planned. A swap that meets another one changes
     nothing."""
     extents: list[IndexedExtent]
+    run_starts: list[int] = msgspec.field(default_factory=list)
+    """The offsets at which a run of extents begins that is merged by itself, if there are several."""
 
 
 class CompactionTerms(Message, frozen=True):
@@ -70,16 +72,21 @@ class JobTask(Message, frozen=True):
     replay: ReplayTask | None = None
 
 
-class TakeJob(Message, frozen=True):
+class TakeJobs(Message, frozen=True):
+    """Take a round of jobs. The first one may be larger than `bytes_max`."""
+
     worker: str
     """A name for people; the lease is what counts."""
     kinds: list[str]
     wait_ms: int = 0
     """How long to wait if there is no job."""
+    jobs_max: int = 1
+    bytes_max: int = 0
+    """Take no further job if the round's extents would have more bytes."""
 
 
 class TakenJob(Message, frozen=True):
-    """A leased job. `job_id` 0: there is nothing to do now."""
+    """A leased job."""
 
     job_id: int
     token: bytes
@@ -88,17 +95,43 @@ class TakenJob(Message, frozen=True):
     """The write epoch for the keys of new objects. The lease keeps them from being swept."""
     lease_ms: int
     """How long the lease lasts after the last heartbeat."""
-    task: JobTask | None = None
+    task: JobTask
 
 
-class HeartbeatJob(Message, frozen=True):
+class TakenJobs(Message, frozen=True):
+    """A round, or nothing. Each of its jobs has a lease of its own."""
+
+    jobs: list[TakenJob]
+
+
+class JobProgress(Message, frozen=True):
+    """How far a job has come, for people."""
+
+    stage: str = ""
+    """Where its tasks run: `local`, or `spark` with the number of the stage."""
+    task: int = -1
+    """The number of its first task in the stage; -1: not known."""
+    tasks: int = 0
+    tasks_done: int = 0
+    bytes_done: int = 0
+    """Bytes of the extents that finished tasks have read."""
+
+
+class JobLease(Message, frozen=True):
     job_id: int
     token: bytes
+    progress: JobProgress | None = None
 
 
-class JobHeartbeat(Message, frozen=True):
-    leased: bool
-    """Whether the lease still holds. False: the job belongs to another worker, or is gone. Give it up."""
+class HeartbeatJobs(Message, frozen=True):
+    """Renew the leases of a round."""
+
+    leases: list[JobLease]
+
+
+class JobHeartbeats(Message, frozen=True):
+    lost: list[int]
+    """Jobs that belong to another worker, or are gone. Give them up."""
 
 
 class NewObject(Message, frozen=True):
@@ -150,6 +183,7 @@ class CompleteJob(Message, frozen=True):
     """The offset up to which the partition is compacted now; -1: the end of the job's extents."""
     scan: ScanDone | None = None
     replay: ReplayDone | None = None
+    progress: JobProgress | None = None
 
 
 class JobVerdict(Message, frozen=True):
@@ -193,6 +227,7 @@ class JobListing(Message, frozen=True):
     extents_out: int = 0
     detail: str = ""
     """What went wrong last, or what was done."""
+    progress: JobProgress = JobProgress()
 
 
 class JobListings(Message, frozen=True):
@@ -222,8 +257,8 @@ class CompactionRequested(Message, frozen=True):
 
 
 class JobPlane(Protocol):
-    async def take_job(self, request: TakeJob, *, timeout_s: float | None = None) -> TakenJob: ...
-    async def heartbeat_job(self, request: HeartbeatJob, *, timeout_s: float | None = None) -> JobHeartbeat: ...
+    async def take_jobs(self, request: TakeJobs, *, timeout_s: float | None = None) -> TakenJobs: ...
+    async def heartbeat_jobs(self, request: HeartbeatJobs, *, timeout_s: float | None = None) -> JobHeartbeats: ...
     async def complete_job(self, request: CompleteJob, *, timeout_s: float | None = None) -> JobVerdict: ...
     async def fail_job(self, request: FailJob, *, timeout_s: float | None = None) -> Done: ...
     async def list_jobs(self, request: ListJobs, *, timeout_s: float | None = None) -> JobListings: ...

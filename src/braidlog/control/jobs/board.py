@@ -16,14 +16,16 @@ from braidlog.control.interface import (
     RUNNING,
     SCAN,
     WAITING,
-    HeartbeatJob,
-    JobHeartbeat,
+    HeartbeatJobs,
+    JobHeartbeats,
     JobListing,
     JobListings,
+    JobProgress,
     JobTask,
     ListJobs,
-    TakeJob,
+    TakeJobs,
     TakenJob,
+    TakenJobs,
 )
 from braidlog.control.log.write_epochs import WriteEpochs
 from braidlog.control.metadata.counters import NumberBlocks
@@ -38,11 +40,13 @@ FINISHED_KEPT = 200
 LEASE_LIFE_S_MAX = 24 * 3600.0
 """The longest lease, however alive its worker: the objects that it has uploaded hold up the sweeper."""
 TAKE_WAIT_MS_MAX = 30_000
+JOBS_PER_ROUND_MAX = 1_000
+EXTENTS_PER_ROUND_MAX = 200_000
+"""Bounds the answer that a round is: an extent takes about 50 bytes in it."""
 TOKEN_BYTES = 16
 JOURNAL_KINDS = frozenset({SCAN, REPLAY})
 """The kinds of jobs that rewrite no extents."""
 
-_NOTHING = TakenJob(0, b"", 0, 0)
 _log = structlog.get_logger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
 _decode_task = msgspec.msgpack.Decoder(JobTask).decode
@@ -232,10 +236,10 @@ class JobBoard:
 
     # ── what workers ask ──────────────────────────────────────────────────────────────────────────────────────────
 
-    async def take(self, request: TakeJob) -> TakenJob:
+    async def take(self, request: TakeJobs) -> TakenJobs:
         taken = await self._take_now(request)
         wait_ms = min(request.wait_ms, TAKE_WAIT_MS_MAX)
-        if taken.job_id or wait_ms <= 0:
+        if taken.jobs or wait_ms <= 0:
             return taken
         try:
             async with asyncio.timeout(wait_ms / 1000):
@@ -244,40 +248,67 @@ class JobBoard:
             return taken
         return await self._take_now(request)
 
-    async def _take_now(self, request: TakeJob) -> TakenJob:
+    async def _take_now(self, request: TakeJobs) -> TakenJobs:
         async with self._state_lock:
-            free = [job for job in self.open.values() if not job.token and job.task.kind in request.kinds]
-            if not free:
-                return _NOTHING
-            # Scans are short, and find more work: they must not wait for a hundred replays.
-            job = next((job for job in free if job.task.kind == SCAN), free[0])
-            token = self._entropy.token(TOKEN_BYTES)
-            epoch = self._epochs.current
-            listing = _replace(
-                job.listing,
-                state=RUNNING,
-                worker=request.worker,
-                attempts=job.listing.attempts + 1,
-                started_ms=self._clock.wall_ms(),
-            )
-            row = (RUNNING, token, epoch, _encode(listing), job.job_id)
+            chosen = self._chosen(request)
+            if not chosen:
+                return TakenJobs([])
+            epoch, now_ms, now_s = self._epochs.current, self._clock.wall_ms(), self._clock.monotonic_s()
+            leases = [
+                (
+                    job,
+                    self._entropy.token(TOKEN_BYTES),
+                    _replace(
+                        job.listing,
+                        state=RUNNING,
+                        worker=request.worker,
+                        attempts=job.listing.attempts + 1,
+                        started_ms=now_ms,
+                        progress=JobProgress(),
+                    ),
+                )
+                for job in chosen
+            ]
+            rows: list[Row] = [(RUNNING, token, epoch, _encode(listing), job.job_id) for job, token, listing in leases]
             await self._metadata.transact(
-                lambda tx: tx.execute(
-                    "UPDATE jobs SET state = ?, token = ?, write_epoch = ?, listing = ? WHERE job_id = ?", row
+                lambda tx: tx.executemany(
+                    "UPDATE jobs SET state = ?, token = ?, write_epoch = ?, listing = ? WHERE job_id = ?", rows
                 )
             )
-            job.token, job.write_epoch, job.listing = token, epoch, listing
-            job.taken_s = self._clock.monotonic_s()
-            job.deadline_s = job.taken_s + self._lease_s
-            return TakenJob(job.job_id, token, epoch, int(self._lease_s * 1000), job.task)
+            for job, token, listing in leases:
+                job.token, job.write_epoch, job.listing = token, epoch, listing
+                job.taken_s, job.deadline_s = now_s, now_s + self._lease_s
+            lease_ms = int(self._lease_s * 1000)
+            return TakenJobs([TakenJob(job.job_id, job.token, epoch, lease_ms, job.task) for job in chosen])
 
-    def heartbeat(self, request: HeartbeatJob) -> JobHeartbeat:
-        job = self.leased(request.job_id, request.token)
+    def _chosen(self, request: TakeJobs) -> list[OpenJob]:
+        """Choose free jobs for a round, within its limits."""
+        free = [job for job in self.open.values() if not job.token and job.task.kind in request.kinds]
+        # Scans are short, and find more work: they must not wait for a hundred replays.
+        free.sort(key=lambda job: job.task.kind != SCAN)
+        chosen: list[OpenJob] = []
+        size_bytes = extent_count = 0
+        for job in free:
+            size_bytes += job.listing.bytes_in
+            extent_count += job.listing.extents_in
+            is_over = size_bytes > request.bytes_max or extent_count > EXTENTS_PER_ROUND_MAX
+            if len(chosen) >= max(1, min(request.jobs_max, JOBS_PER_ROUND_MAX)) or (chosen and is_over):
+                break
+            chosen.append(job)
+        return chosen
+
+    def heartbeat(self, request: HeartbeatJobs) -> JobHeartbeats:
         now_s = self._clock.monotonic_s()
-        if job is None or now_s - job.taken_s > LEASE_LIFE_S_MAX:
-            return JobHeartbeat(False)
-        job.deadline_s = now_s + self._lease_s
-        return JobHeartbeat(True)
+        lost: list[int] = []
+        for lease in request.leases:
+            job = self.leased(lease.job_id, lease.token)
+            if job is None or now_s - job.taken_s > LEASE_LIFE_S_MAX:
+                lost.append(lease.job_id)
+                continue
+            job.deadline_s = now_s + self._lease_s
+            if lease.progress is not None:
+                job.listing = _replace(job.listing, progress=lease.progress)
+        return JobHeartbeats(lost)
 
     def leased(self, job_id: int, token: bytes) -> OpenJob | None:
         """Return the job if the token is that of its current, unexpired lease."""

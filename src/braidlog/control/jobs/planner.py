@@ -33,6 +33,8 @@ from braidlog.control.partitions import PartitionState, TopicState
 
 PARTITIONS_PER_JOB_MAX = 1_000
 CANDIDATES_PER_PLAN_MAX = 10_000
+EXTENTS_PER_ADD = 20_000
+"""Compactions go on the board when they have so many extents together, because each names all of its own."""
 _COMPACTED_EXTENTS_MAX = 20_000
 """A partition with more extents is merged first, because a compaction job names every extent."""
 
@@ -95,9 +97,7 @@ class JobPlanner:
         """Plan all work that is due. Returns the ids of the new jobs."""
         await self._recent.settle_in_steps(self._state_lock)
         planned = await self.plan_compactions(self._catalog.topics.values(), is_forced=False)
-        merges = await self._merges()
-        async with self._state_lock:
-            return planned + await self._board.add(merges)
+        return planned + await self._add(await self._merges())
 
     async def request_compaction(self, request: RequestCompaction) -> CompactionRequested:
         topic = next((each for each in self._catalog.topics.values() if each.info.name == request.topic), None)
@@ -119,6 +119,9 @@ class JobPlanner:
 
     async def plan_compactions(self, topics: Iterable[TopicState], *, is_forced: bool) -> list[int]:
         job_ids: list[int] = []
+        # Added many at a time, so that a worker finds them together and makes one round of them.
+        planned: list[tuple[JobTask, str]] = []
+        extent_count = 0
         for topic in list(topics):
             settings = self._catalog.settings(topic)
             if not settings.compacted:
@@ -128,10 +131,18 @@ class JobPlanner:
                     continue
                 # If the index changes before the swap, the swap fails. So the state lock is not needed here.
                 task = await self._compaction(state, settings, is_forced=is_forced)
-                if task is not None:
-                    async with self._state_lock:
-                        job_ids += await self._board.add([(task, f"{topic.info.name}/{state.index}")])
-        return job_ids
+                if task is None:
+                    continue
+                planned.append((task, f"{topic.info.name}/{state.index}"))
+                extent_count += len(task.partitions[0].extents)
+                if extent_count >= EXTENTS_PER_ADD:
+                    job_ids += await self._add(planned)
+                    planned, extent_count = [], 0
+        return job_ids + await self._add(planned)
+
+    async def _add(self, planned: list[tuple[JobTask, str]]) -> list[int]:
+        async with self._state_lock:
+            return await self._board.add(planned)
 
     async def _compaction(self, state: PartitionState, settings: TopicSettings, *, is_forced: bool) -> JobTask | None:
         now_ms = self._clock.wall_ms()
@@ -243,15 +254,16 @@ class JobPlanner:
             if topic is None:
                 continue  # deleted meanwhile
             name = topic.info.name
-            for run in _runs(found, settings, known.clean_end_offset):
-                packing.add(state, generation, run, f"{name}/{state.index}")
+            runs = list(_runs(found, settings, known.clean_end_offset))
+            if runs:
+                packing.add(state, generation, runs, f"{name}/{state.index}")
         return packing.finish()
 
 
 class _Packing:
     """Packs the runs of several partitions into jobs.
 
-    A partition has one run per job, and so one swap.
+    A partition is in one job, and so has one swap.
     """
 
     def __init__(self, settings: JobSettings) -> None:
@@ -260,28 +272,46 @@ class _Packing:
         self._partitions: list[tuple[JobPartition, list[StoredObject], str]] = []
         self._size_bytes = 0
         self._extent_count = 0
-        self._planned: set[int] = set()
 
     @property
     def job_count(self) -> int:
         return len(self._jobs) + bool(self._partitions)
 
-    def add(self, state: PartitionState, generation: int, run: list[_Found], name: str) -> None:
-        if state.partition_id in self._planned:
-            return  # one job at a time is about a partition
-        self._planned.add(state.partition_id)
-        size_bytes = sum(each.extent.length for each in run)
+    def add(self, state: PartitionState, generation: int, runs: list[list[_Found]], name: str) -> None:
+        """Add a partition, with as many of its runs as a job may have."""
+        chosen, size_bytes = self._first(runs)
+        found = [each for run in chosen for each in run]
         if self._partitions and (
             self._size_bytes + size_bytes > self._settings.bytes_per_job_max
-            or self._extent_count + len(run) > self._settings.extents_per_job_max
+            or self._extent_count + len(found) > self._settings.extents_per_job_max
             or len(self._partitions) >= PARTITIONS_PER_JOB_MAX
         ):
             self._close()
-        extents = [each.extent for each in run]
-        partition = JobPartition(state.partition_id, state.topic_id, state.index, generation, extents)
-        self._partitions.append((partition, _objects(run), name))
+        partition = JobPartition(
+            state.partition_id,
+            state.topic_id,
+            state.index,
+            generation,
+            [each.extent for each in found],
+            [run[0].base_offset for run in chosen],
+        )
+        self._partitions.append((partition, _objects(found), name))
         self._size_bytes += size_bytes
-        self._extent_count += len(run)
+        self._extent_count += len(found)
+
+    def _first(self, runs: list[list[_Found]]) -> tuple[list[list[_Found]], int]:
+        """Return the first runs that fit into a job, at least one, and their bytes."""
+        chosen: list[list[_Found]] = []
+        size_bytes = extent_count = 0
+        for run in runs:
+            run_bytes = sum(each.length for each in run)
+            is_over = size_bytes + run_bytes > self._settings.bytes_per_partition_max
+            if chosen and (is_over or extent_count + len(run) > self._settings.extents_per_job_max):
+                break
+            chosen.append(run)
+            size_bytes += run_bytes
+            extent_count += len(run)
+        return chosen, size_bytes
 
     def _close(self) -> None:
         objects = {stored.number: stored for _, some, _ in self._partitions for stored in some}

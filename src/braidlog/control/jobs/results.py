@@ -129,7 +129,12 @@ class JobResults:
         numbers = [self._object_numbers.take() for _ in swap.objects]
         now_ms = self._clock.wall_ms()
         listing = _replace(
-            job.listing, state=DONE, finished_ms=now_ms, bytes_out=swap.bytes_out, extents_out=swap.extents_out
+            job.listing,
+            state=DONE,
+            finished_ms=now_ms,
+            bytes_out=swap.bytes_out,
+            extents_out=swap.extents_out,
+            progress=request.progress or job.listing.progress,
         )
 
         def write(tx: Transaction) -> None:

@@ -6,6 +6,7 @@ from braidlog.runtime.errors import InvalidSetting
 from braidlog.runtime.limits import OBJECT_BYTES_MAX
 
 MIB = 1024 * 1024
+RUNS_PER_JOB_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,4 +35,13 @@ class JobSettings:
 
     @property
     def bytes_per_job_max(self) -> int:
+        """The most that one merge job has of several partitions."""
         return 2 * self.merge_target_bytes
+
+    @property
+    def bytes_per_partition_max(self) -> int:
+        """The most that one merge job has of one partition.
+
+        Its worker splits it over several tasks.
+        """
+        return RUNS_PER_JOB_MAX * self.merge_target_bytes

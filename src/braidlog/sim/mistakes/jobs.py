@@ -77,11 +77,12 @@ def _swap_in_two_steps() -> AbstractContextManager[None]:
 def _delete_before_the_swap() -> AbstractContextManager[None]:
     original = Worker._report
 
-    async def report(self: Worker, job: Any, completion: Any) -> JobVerdict:
+    async def report(self: Worker, running: Any, completion: Any) -> JobVerdict:
+        job = running.job
         kept = {extent.object_number for partition in job.task.partitions for extent in partition.extents}
         store = self._executor._store  # type: ignore[attr-defined]
         await store.delete([stored.key for stored in job.task.objects if stored.number in kept])
-        return await original(self, job, completion)
+        return await original(self, running, completion)
 
     return replaced((Worker, "_report", report))
 

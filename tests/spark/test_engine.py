@@ -1,6 +1,5 @@
 """Jobs on Spark: the same results as in a worker's own process, from tasks that read and write the store themselves."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +8,19 @@ from tests.control.driver import create_topic
 from tests.jobs.driver import Writer, read_all, start
 
 from braidlog.control.interface import COMPACT, MERGE, ListJobs
-from braidlog.jobs.worker import Worker
+from braidlog.jobs.rounds import RoundExecutor
+from braidlog.jobs.worker import RoundLimits, Worker
 from braidlog.objects.open import open_store
 from braidlog.runtime.clock import SystemClock
 from braidlog.runtime.entropy import SeededEntropy
 
+PART_BYTES = 256
+"""So small that the merge has several parts, and a compaction two steps."""
+
 
 @pytest.mark.timeout(300)
 async def test_merges_and_compactions_run_as_spark_tasks(spark: Any, tmp_path: Path) -> None:
-    from braidlog.spark.executor import SparkExecutor
+    from braidlog.spark.engine import SparkEngine
 
     url = f"file://{tmp_path}/store"
     plane = await start()
@@ -33,16 +36,29 @@ async def test_merges_and_compactions_run_as_spark_tasks(spark: Any, tmp_path: P
     for record in await read_all(plane, state, 0, store=store):
         newest[record.key] = record
     await plane.service.parts.planner.plan_once()
-    executor = SparkExecutor(lambda: spark, url, jobs_at_once=2)
+    engine = SparkEngine(lambda: spark, url, SystemClock())
     worker = Worker(
-        plane.service, executor, SystemClock(), SeededEntropy(2), name="spark", kinds=[MERGE, COMPACT], jobs_at_once=2
+        plane.service,
+        RoundExecutor(engine, store, SeededEntropy(3), part_bytes=PART_BYTES),
+        SystemClock(),
+        SeededEntropy(2),
+        name="spark",
+        kinds=[MERGE, COMPACT],
+        limits=RoundLimits(jobs_max=10, bytes_max=1 << 30),
     )
     # The plane's clock stands still, so a lease lasts.
-    assert await asyncio.gather(worker.run_once(), worker.run_once(), worker.run_once()) == [True, True, True]
+    assert await worker.run_once()
     assert not await worker.run_once()
-    assert worker.statistics().done == 3, (await plane.service.list_jobs(ListJobs())).jobs
+    listings = (await plane.service.list_jobs(ListJobs())).jobs
+    assert worker.statistics().done == 3, listings
+    # One round was one stage. The merge has one task for each part, and each compaction two steps: another stage.
+    assert all(listing.progress.stage.startswith("spark ") for listing in listings), listings
+    assert engine.statistics().stages == 3
+    assert engine.statistics().tasks == sum(listing.progress.tasks for listing in listings) > 6
+    assert all(listing.progress.bytes_done == listing.bytes_in for listing in listings), listings
     assert [await read_all(plane, events, at, store=store) for at in range(2)] == before
     left = await read_all(plane, state, 0, store=store)
     assert left == sorted(newest.values(), key=lambda record: record.offset)
+    await engine.close()
     await store.close()
     await plane.service.close()
