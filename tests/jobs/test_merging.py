@@ -14,6 +14,7 @@ from braidlog.control.interface import (
     MERGE,
     RUNNING,
     WAITING,
+    CommitObject,
     CompleteJob,
     DeleteRecords,
     FindExtents,
@@ -25,6 +26,8 @@ from braidlog.control.interface import (
 )
 from braidlog.jobs.executor import run_part
 from braidlog.jobs.parts import PartResult, first_parts
+from braidlog.objects.format import CorruptObject, read_stored_footer
+from braidlog.objects.layout import MERGED, RewrittenExtent
 from braidlog.runtime.entropy import SeededEntropy
 
 
@@ -73,6 +76,19 @@ async def test_small_extents_become_one_and_nothing_else_changes(plane: Plane) -
     assert len(plane.keys) == 1
     assert [await read_all(plane, topic, partition) for partition in range(3)] == before
     assert await work_off(plane) == 0
+
+
+async def test_a_merged_object_says_what_it_replaces_and_is_never_appended(plane: Plane) -> None:
+    topic = await backlog(plane)
+    await work_off(plane)
+    found = await plane.service.find_extents(FindExtents(topic.partition_ids[1], 0, 1 << 30))
+    [key] = [stored.key for stored in found.objects]
+    stored = await read_stored_footer(plane.store, key)
+    assert stored.footer.kind == MERGED
+    at = [entry.partition for entry in stored.footer.extents].index(1)
+    assert stored.footer.rewritten[at] == RewrittenExtent(0, found.extents[0].end_offset, 0)
+    with pytest.raises(CorruptObject, match="never appended"):
+        await plane.service.commit_object(CommitObject(key, stored.object_size, stored.footer_bytes))
 
 
 async def test_what_is_young_is_left_alone_and_so_is_what_lies_behind_it(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from braidlog.objects.format import (
     extents_length,
     read_footer,
 )
-from braidlog.objects.layout import ARROW_STREAM, BatchEntry, ExtentEntry, Footer
+from braidlog.objects.layout import ARROW_STREAM, COMPACTED, BatchEntry, ExtentEntry, Footer, RewrittenExtent
 from braidlog.objects.open import open_store
 from braidlog.objects.store import NotFound
 from braidlog.records.batch import RECORD_COUNT_MAX
@@ -37,6 +37,7 @@ from braidlog.runtime import limits
 from braidlog.runtime.entropy import SeededEntropy
 
 GOLDEN = Path(__file__).parent / "golden" / "object-v1.bin"
+GOLDEN_REWRITTEN = GOLDEN.with_name("object-rewritten-v1.bin")
 NONCE = bytes(range(16))
 
 
@@ -78,6 +79,24 @@ def extent(**changes: object) -> ExtentEntry:
 
 def test_the_golden_object_is_written_the_same_for_ever() -> None:
     assert object_of(golden_footer()) == GOLDEN.read_bytes()
+
+
+def rewritten_footer() -> Footer:
+    first = golden_footer()
+    rewritten = [RewrittenExtent(0, 12, 3), RewrittenExtent(2**40, 2**40 + 9, 0), RewrittenExtent(5, 6, 7)]
+    return msgspec.structs.replace(first, kind=COMPACTED, rewritten=rewritten)
+
+
+def test_the_golden_rewritten_object_is_written_and_read_the_same_for_ever() -> None:
+    data = GOLDEN_REWRITTEN.read_bytes()
+    assert object_of(rewritten_footer()) == data
+    assert decode_object_tail(data, len(data)) == rewritten_footer()
+
+
+def test_a_rewritten_object_needs_offsets_for_every_extent() -> None:
+    footer = msgspec.structs.replace(rewritten_footer(), rewritten=[RewrittenExtent(0, 12, 3)])
+    with pytest.raises(InvalidFooter, match="rewritten"):
+        decode_footer_bytes(encode_footer(footer))
 
 
 def test_the_golden_object_can_be_read() -> None:

@@ -13,6 +13,7 @@ from braidlog.jobs.input import JobInput
 from braidlog.jobs.merging import merge
 from braidlog.jobs.output import Completion, JobOutput
 from braidlog.jobs.parts import Part, PartResult, Step, size_bytes
+from braidlog.objects.layout import COMPACTED, MERGED
 from braidlog.objects.store import Store
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
@@ -57,7 +58,8 @@ async def run_part(part: Part, store: Store, clock: Clock, entropy: Entropy) -> 
     """
     task = part.task
     source = JobInput(store, task)
-    output = JobOutput(store, clock, entropy, write_epoch=part.write_epoch, target_bytes=task.target_bytes)
+    kind = COMPACTED if task.kind == COMPACT else MERGED
+    output = JobOutput(store, clock, entropy, write_epoch=part.write_epoch, target_bytes=task.target_bytes, kind=kind)
     if task.kind == MERGE:
         await merge(task, source, output)
     elif task.kind == COMPACT:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from braidlog.control.interface import JobPartition, NewExtent, NewObject, Replacement, ReplayDone, ScanDone
 from braidlog.objects.format import encode_footer, encode_trailer
 from braidlog.objects.keys import data_key
-from braidlog.objects.layout import KAFKA_BATCHES, BatchEntry, ExtentEntry, Footer
+from braidlog.objects.layout import KAFKA_BATCHES, MERGED, BatchEntry, ExtentEntry, Footer, RewrittenExtent
 from braidlog.objects.store import Bytes, Store
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
@@ -41,6 +41,13 @@ class ExtentPart:
 class _OpenExtent:
     partition: JobPartition
     parts: list[ExtentPart] = field(default_factory=list)
+    base_offset: int = -1
+    end_offset: int = -1
+    """What it replaces, once it is closed."""
+
+    @property
+    def rewritten(self) -> RewrittenExtent:
+        return RewrittenExtent(self.base_offset, self.end_offset, self.partition.generation)
 
     def entry(self, position: int) -> ExtentEntry:
         batches = [batch for part in self.parts for batch in part.batches]
@@ -65,7 +72,11 @@ class JobOutput:
     nothing else.
     """
 
-    def __init__(self, store: Store, clock: Clock, entropy: Entropy, *, write_epoch: int, target_bytes: int) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, entropy: Entropy, *, write_epoch: int, target_bytes: int, kind: int = MERGED
+    ) -> None:
+        """`kind` is `MERGED` or `COMPACTED`, and goes into the footers."""
+        self._kind = kind
         self._store = store
         self._clock = clock
         self._entropy = entropy
@@ -123,6 +134,7 @@ class JobOutput:
         if end_offset is None:
             end_offset = parts[-1].end_offset
         self._replacing.append(NewExtent(self._next_base_offset, end_offset, len(self.completion.objects)))
+        self._extents[-1].base_offset, self._extents[-1].end_offset = self._next_base_offset, end_offset
         self._next_base_offset = end_offset
 
     async def flush(self) -> None:
@@ -138,7 +150,11 @@ class JobOutput:
             pieces.extend(piece for part in extent.parts for piece in part.pieces)
             position += entry.length
         nonce = self._entropy.token(16)
-        footer = encode_footer(Footer(nonce, self._write_epoch, self._incarnation, self._clock.wall_ms(), "", entries))
+        rewritten = [extent.rewritten for extent in self._extents]
+        now_ms = self._clock.wall_ms()
+        footer = encode_footer(
+            Footer(nonce, self._write_epoch, self._incarnation, now_ms, "", entries, self._kind, rewritten)
+        )
         pieces += [footer, encode_trailer(footer, nonce)]
         whole = b"".join(pieces)
         assert position <= OBJECT_BYTES_MAX, "an object is closed before it is too large"

@@ -22,7 +22,15 @@ from typing import Any
 import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
-from braidlog.objects.layout import ARROW_STREAM, KAFKA_BATCHES, ExtentEntry, Footer
+from braidlog.objects.layout import (
+    ARROW_STREAM,
+    COMPACTED,
+    KAFKA_BATCHES,
+    MERGED,
+    NEW_RECORDS,
+    ExtentEntry,
+    Footer,
+)
 from braidlog.objects.store import Bytes, Store
 from braidlog.runtime.errors import BraidError, Remedy
 from braidlog.runtime.limits import (
@@ -37,6 +45,8 @@ TRAILER = struct.Struct(">16sIIHH8s")
 TRAILER_BYTES = TRAILER.size
 TAIL_READ_BYTES = 64 * 1024
 """The bytes of an object's end to read first: enough for the footer of nearly every object."""
+
+KIND_NAMES = {NEW_RECORDS: "new records", MERGED: "merged", COMPACTED: "compacted"}
 
 _KAFKA_BATCH_BYTES_MIN = 61
 
@@ -79,8 +89,14 @@ class Trailer:
 
 
 def encode_footer(footer: Footer) -> bytes:
-    """Encode the footer alone, as the sequencer gets it."""
-    return _encoder.encode(footer)
+    """Encode the footer alone, as the sequencer gets it.
+
+    New records are written as the first release wrote them: without the fields about what was rewritten.
+    """
+    if footer.kind != NEW_RECORDS:
+        return _encoder.encode(footer)
+    first = (footer.nonce, footer.write_epoch, footer.incarnation, footer.created_ms, footer.zone, footer.extents)
+    return _encoder.encode(first)
 
 
 def encode_trailer(footer_bytes: Bytes, nonce: bytes) -> bytes:
@@ -89,7 +105,7 @@ def encode_trailer(footer_bytes: Bytes, nonce: bytes) -> bytes:
 
 def encode_tail(footer: Footer) -> bytes:
     """Encode footer and trailer, to be appended to the extents."""
-    footer_bytes = _encoder.encode(footer)
+    footer_bytes = encode_footer(footer)
     return footer_bytes + encode_trailer(footer_bytes, footer.nonce)
 
 
@@ -194,11 +210,16 @@ def describe(footer: Footer, size: int) -> dict[str, Any]:
         "created_ms": footer.created_ms,
         "zone": footer.zone,
         "size_bytes": size,
+        "kind": KIND_NAMES.get(footer.kind, str(footer.kind)),
         "extents_bytes": extents_length(footer),
         "extent_count": len(footer.extents),
         "batch_count": sum(len(extent.batches) for extent in footer.extents),
         "record_count": sum(extent.record_count for extent in footer.extents),
         "extents": [_describe_extent(extent) for extent in footer.extents],
+        "rewritten": [
+            {"base_offset": each.base_offset, "end_offset": each.end_offset, "generation": each.generation}
+            for each in footer.rewritten
+        ],
     }
 
 
@@ -266,6 +287,8 @@ def _check_footer(footer: Footer) -> None:
             raise InvalidFooter("an extent of record batches has none")
         else:
             position += extent.length
+    if footer.kind != NEW_RECORDS and len(footer.rewritten) != len(footer.extents):
+        raise InvalidFooter(f"{len(footer.extents)} rewritten extents with offsets for {len(footer.rewritten)}")
     if batch_count > BATCHES_PER_OBJECT_MAX:
         raise InvalidFooter(f"{batch_count} batches are over the limit of {BATCHES_PER_OBJECT_MAX}")
     if position > OBJECT_BYTES_MAX:

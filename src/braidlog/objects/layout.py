@@ -30,6 +30,9 @@ been added to its transaction before."""
 SEQUENCE_END = 1 << 31
 """Idempotent producers number their records from 0 up to this, exclusive, and then from 0 again."""
 
+NEW_RECORDS, MERGED, COMPACTED = 0, 1, 2
+"""The kinds of objects. Merged and compacted ones hold records that have offsets already."""
+
 NONCE_BYTES = 16
 TOPIC_ID_BYTES = 16
 
@@ -70,6 +73,15 @@ class ExtentEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     batches: list[BatchEntry]
 
 
+class RewrittenExtent(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The offsets [base_offset, end_offset) that a merged or compacted extent replaces."""
+
+    base_offset: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    end_offset: Annotated[int, Meta(ge=1, le=2**63 - 1)]
+    generation: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    """The generation of the partition's index for which it was written."""
+
+
 class Footer(msgspec.Struct, array_like=True, frozen=True):
     """All of an object's extents, ordered by topic id and partition."""
 
@@ -81,3 +93,8 @@ class Footer(msgspec.Struct, array_like=True, frozen=True):
     created_ms: _Milliseconds
     zone: Annotated[str, Meta(max_length=255)]
     extents: Annotated[list[ExtentEntry], Meta(max_length=EXTENTS_PER_OBJECT_MAX)]
+    kind: Annotated[int, Meta(ge=NEW_RECORDS, le=2**15)] = NEW_RECORDS
+    """`NEW_RECORDS`, `MERGED` or `COMPACTED`. Only new records may ever be appended to a log. Footers of the first
+    release end before this field."""
+    rewritten: list[RewrittenExtent] = []
+    """For each extent of a merged or compacted object, what it replaces."""

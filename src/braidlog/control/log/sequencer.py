@@ -31,7 +31,7 @@ from braidlog.control.metadata.store import MetadataConflict, Transaction
 from braidlog.control.transactions.coordinator import Transactions
 from braidlog.objects.format import CorruptObject, decode_footer_bytes, extents_length
 from braidlog.objects.keys import JOURNAL_PREFIX, parse_data_key, parse_journal_key
-from braidlog.objects.layout import KAFKA_BATCHES, ExtentEntry, Footer
+from braidlog.objects.layout import KAFKA_BATCHES, NEW_RECORDS, ExtentEntry, Footer
 from braidlog.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT
 from braidlog.runtime.errors import BraidError, ControlUnavailable, Remedy
 
@@ -64,6 +64,8 @@ def _read_footer(request: CommitObject) -> Footer:
     # A journal file is never refused for its epoch: the record of its sequence protects it from the sweeper.
     if not _is_journaled(request) and parse_data_key(request.key).write_epoch != footer.write_epoch:
         raise CorruptObject(f"{request.key} names another write epoch than its footer, {footer.write_epoch}")
+    if footer.kind != NEW_RECORDS:
+        raise CorruptObject(f"{request.key} holds records that have offsets already, and is never appended")
     if extents_length(footer) > request.size:
         raise CorruptObject(f"the extents of {request.key} do not fit into its {request.size} bytes")
     return footer
