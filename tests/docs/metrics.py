@@ -11,7 +11,9 @@ from tests.fakes import FakeClock
 from braidlog.agent.agent import Agent
 from braidlog.control.groups.meters import GroupMeters
 from braidlog.control.journals.meters import JournalMeters
-from braidlog.control.metadata.store import open_metadata
+from braidlog.control.metadata.meters import CopyMeters
+from braidlog.control.metadata.shipped import with_copy
+from braidlog.control.metadata.store import DumpedMetadata, open_metadata
 from braidlog.control.service import ControlService
 from braidlog.control.settings import ControlSettings
 from braidlog.objects.memory import MemoryBucket, MemoryStore
@@ -56,6 +58,7 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Journals", "Lightning topics and Ripcord. Agents.", ("braidlog_journal_",)),
     ("Ripcord", "How agents do without the control plane. Agents.", ("braidlog_ripcord_",)),
     ("Consumer groups", "Control plane.", ("braidlog_consumer_group_",)),
+    ("Copy of the metadata", "Control plane, for `sqlite` and `postgresql` metadata.", ("braidlog_metadata_copy_",)),
     ("Journals at the control plane", "Control plane.", ("braidlog_control_journal_",)),
     ("Object store", "Every process.", ("braidlog_store_",)),
     ("Process", "Every process.", ("braidlog_event_loop_", "braidlog_build_")),
@@ -105,13 +108,16 @@ async def collect_all() -> dict[str, tuple[Metric, tuple[str, ...]]]:
     """Every metric of a cluster by its name, with the names of its labels."""
     clock = FakeClock()
     store = MemoryStore(MemoryBucket(), url="memory://", clock=clock)
-    service = ControlService(await open_metadata("sqlite://"), store, clock, SeededEntropy(1), ControlSettings())
+    metadata = await open_metadata("sqlite://")
+    assert isinstance(metadata, DumpedMetadata)
+    service = ControlService(metadata, store, clock, SeededEntropy(1), ControlSettings())
     await service.start()
     try:
         metrics = Metrics()
         Agent(service, store, clock, SeededEntropy(2), AgentSettings(), metrics, OwnLink())
         for collector in (
             JournalMeters(service.parts.journals),
+            CopyMeters(with_copy(metadata, store, clock, SeededEntropy("copy"), interval_s=10.0)),
             GroupMeters(service.parts.groups.commits.offsets, service.parts.catalog),
             Watchdog(clock),
         ):

@@ -13,7 +13,7 @@ from braidlog.control.interface import (
 )
 from braidlog.control.jobs.board import JobBoard
 from braidlog.control.journals.journals import Journals
-from braidlog.control.metadata.store import DeltaFollower
+from braidlog.control.metadata.store import CopiedMetadata, DeltaFollower
 from braidlog.control.standbys import read_notices
 from braidlog.objects.store import Store, StoreError
 
@@ -77,4 +77,7 @@ class Overview:
     def _copy(self) -> CopyStatus:
         if isinstance(self._metadata, DeltaFollower):
             return CopyStatus("itself", 0, self._metadata.delta_number)
+        if isinstance(self._metadata, CopiedMetadata):
+            copy = self._metadata
+            return CopyStatus("shipped", int(copy.copy_age_s * 1000), copy.copy_position, copy.copy_trouble)
         return CopyStatus("none", -1)

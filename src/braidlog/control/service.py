@@ -5,11 +5,11 @@ import asyncio
 from braidlog.control import interface as api
 from braidlog.control.foundation import Foundation
 from braidlog.control.log.feed import Feed
-from braidlog.control.metadata.store import MetadataStore, SharedMetadata, Transaction
+from braidlog.control.metadata.store import CopiedMetadata, MetadataStore, SharedMetadata, Transaction
 from braidlog.control.parts import Parts
 from braidlog.control.runner import Runner
 from braidlog.control.settings import ControlSettings
-from braidlog.control.store_owner import refuse_wrong_store
+from braidlog.control.store_owner import refuse_replaced, refuse_wrong_store
 from braidlog.objects.store import Store
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
@@ -48,6 +48,7 @@ class ControlService:
         known_id = await self._metadata.peek(_read_cluster_id)
         if known_id is not None:
             await refuse_wrong_store(self._store, self._metadata, known_id)
+            await refuse_replaced(self._store, self._metadata)
         epoch = await self._metadata.acquire_fencing_epoch()
         self.cluster_id = await self._load_cluster_id()
         settings = self.settings
@@ -55,6 +56,8 @@ class ControlService:
         foundation = Foundation(self._metadata, asyncio.Lock(), feed, self._clock)
         self.parts = Parts(foundation, self._store, self._entropy, settings, self.cluster_id)
         await self.parts.load()
+        if isinstance(self._metadata, CopiedMetadata):
+            self._metadata.enforce_lease()
         lost = self._metadata.lost if isinstance(self._metadata, SharedMetadata) else None
         self._runner.start(self.parts.steps(), lost)
 

@@ -6,6 +6,9 @@ from typing import Any
 
 import structlog
 
+from braidlog.control.metadata.counters import read_counter
+from braidlog.control.metadata.increments import restore_key
+from braidlog.control.metadata.shipped import RESTORE_NUMBER
 from braidlog.control.metadata.store import MetadataStore, Transaction
 from braidlog.objects.keys import DATA_PREFIX, JOURNAL_PREFIX, PROBE_KEY
 from braidlog.objects.owner import WrongStore, claim, read_owner
@@ -61,6 +64,30 @@ async def refuse_wrong_store(store: Store, metadata: MetadataStore, cluster_id: 
     """
     await _check_if_reachable(store, _refuse_wrong(store, metadata, cluster_id))
     await _check_if_reachable(store, _write_probe(store))
+
+
+async def refuse_replaced(store: Store, metadata: MetadataStore) -> None:
+    """Raise `WrongStore` if a restore has replaced this metadata.
+
+    A store that is not reachable now is left for later.
+    """
+    await _check_if_reachable(store, _refuse_replaced(store, metadata))
+
+
+async def _refuse_replaced(store: Store, metadata: MetadataStore) -> None:
+    restore = await metadata.peek(lambda tx: read_counter(tx, RESTORE_NUMBER))
+    newest = restore
+    while True:
+        try:
+            await store.head(restore_key(newest + 1))
+        except NotFound:
+            break
+        newest += 1
+    if newest > restore:
+        raise WrongStore(
+            f"restore {newest} of {store.url} has replaced this metadata, which restore {restore} made",
+            help="Use the metadata that the restore has written. If it did not finish, run `braid control restore`.",
+        )
 
 
 async def _refuse_wrong(store: Store, metadata: MetadataStore, cluster_id: str) -> None:

@@ -19,9 +19,12 @@ from braidlog.control.interface import AlterConfigs, ConfigChange, ControlPlane
 from braidlog.control.jobs.settings import JobSettings
 from braidlog.control.journals.meters import JournalMeters
 from braidlog.control.journals.settings import JournalSettings
+from braidlog.control.metadata.meters import CopyMeters
+from braidlog.control.metadata.shipped import with_copy
 from braidlog.control.metadata.store import (
     BucketParts,
     DeltaFollower,
+    DumpedMetadata,
     MetadataBusy,
     MetadataStore,
     SharedMetadata,
@@ -333,6 +336,10 @@ async def _start_control(
     holder = f"the control plane at {address}"
     parts = BucketParts(store, around.clock, around.entropy.fork("metadata"), holder)
     metadata = await open_metadata(settings.metadata_url, parts)
+    if settings.metadata_copy and isinstance(metadata, DumpedMetadata):
+        copy_entropy = around.entropy.fork("copy of the metadata")
+        metadata = with_copy(metadata, store, around.clock, copy_entropy, interval_s=settings.metadata_copy_interval_s)
+        around.metrics.register(CopyMeters(metadata))
     if settings.standby and not isinstance(metadata, SharedMetadata):
         raise InvalidSetting(
             f"standby=true needs metadata that others can follow, and {settings.metadata_url} is a local file",

@@ -40,6 +40,12 @@
 `probe`
     Empty. Written by each control plane that starts on known metadata, to find out whether it may write.
 
+`copy/<restore>/increment/<n>`, `copy/<restore>/snapshot/<n>`, `restores/<n>`
+    The copy of the metadata that is kept elsewhere, and its restores: see `control.metadata.increments`.
+
+`standby/<name>`
+    What a control plane that stands by says of itself: see `control.standbys`.
+
 `cluster.json`
     The cluster that the store belongs to. Never changed, and never deleted.
 """

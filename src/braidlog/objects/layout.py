@@ -74,7 +74,7 @@ class ExtentEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class RewrittenExtent(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The offsets [base_offset, end_offset) that a merged or compacted extent replaces."""
+    """The offsets [base_offset, end_offset) that a rewritten extent replaces."""
 
     base_offset: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     end_offset: Annotated[int, Meta(ge=1, le=2**63 - 1)]

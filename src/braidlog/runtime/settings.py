@@ -214,6 +214,12 @@ class ControlPlaneSettings(CommonSettings):
     standby: bool = Field(False, examples=["true"])
     """Wait while another control plane holds the metadata, in the bucket or in PostgreSQL, and take over when it stops
     or falls silent."""
+    metadata_copy: bool = Field(True, examples=["false"])
+    """Whether a copy of `sqlite` or `postgresql` metadata flows to the store, from which `braid control restore` can
+    make it again. `bucket://` needs none."""
+    metadata_copy_interval_s: Seconds = Field(10.0, ge=0.1, le=3_600, examples=["10s"])
+    """How often the copy advances, at one PUT each time. Changes of topics, deletions and ends of transactions wait for
+    a PUT of their own."""
     take_over_after_s: Seconds = Field(4.0, ge=2, le=3_600, examples=["4s"])
     """How long the holder of metadata in the bucket or in PostgreSQL may store nothing before others take it for dead.
     Alive, it stores something every second."""

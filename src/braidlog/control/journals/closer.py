@@ -8,7 +8,7 @@ from collections.abc import Callable
 from braidlog.control.foundation import Foundation
 from braidlog.control.journals.sequences import JournalSequenceKey, JournalSequenceRecord, JournalSequences
 from braidlog.control.metadata.counters import read_counter, write_counter
-from braidlog.control.metadata.store import Transaction
+from braidlog.control.metadata.store import Transaction, wait_copied
 from braidlog.objects.keys import (
     JOURNAL_PREFIX,
     SLOTS_PER_SEQUENCE_MAX,
@@ -111,6 +111,7 @@ class JournalCloser:
             page = await self._store.list(prefix, after=after, limit=SLOTS_PER_SEQUENCE_MAX)
             left = [meta.key for meta in page.objects if may_delete(meta.key)]
             if left:
+                await wait_copied(self._metadata)
                 await self._store.delete(left)
             after = page.next_after
             if after is None:

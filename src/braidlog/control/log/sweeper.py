@@ -7,7 +7,7 @@ from typing import Protocol
 from braidlog.control.foundation import Foundation
 from braidlog.control.log.write_epochs import EpochLeases, WriteEpochs
 from braidlog.control.metadata.counters import read_counter, write_counter
-from braidlog.control.metadata.store import Transaction
+from braidlog.control.metadata.store import Transaction, wait_copied
 from braidlog.objects.keys import InvalidKey, data_prefixes, parse_data_key
 from braidlog.objects.store import Store
 
@@ -67,6 +67,8 @@ class Sweeper:
     async def run_once(self) -> Swept:
         # The floor comes first: from here on nothing below it can be committed, however late it arrives.
         floor = await self._epochs.raise_floor(self._epochs.current - self._grace_epochs, self._leases)
+        # Nor may a restore append what is below it, or refer to what is deleted: the copy must know first.
+        await wait_copied(self._metadata)
         listed, orphans = await self._sweep_orphans(floor)
         unreferenced = await self._delete_unreferenced()
         await self._forget_objects(floor)
@@ -138,6 +140,7 @@ class Sweeper:
             may_go = [(number, key) for _, number, key in rows if self._journal_files.may_delete(key)]
             if not may_go:
                 continue
+            await wait_copied(self._metadata)
             # First the object, then the mark: a crash in between deletes it once more, which is no error.
             await self._store.delete([key for _, key in may_go])
             marks = [(now_ms, number) for number, _ in may_go]
@@ -158,12 +161,12 @@ class Sweeper:
         def forget(tx: Transaction) -> int:
             done = tx.execute(
                 "DELETE FROM objects WHERE number IN (SELECT number FROM objects WHERE unreferenced_ms IS NOT NULL"
-                " AND deleted_ms IS NOT NULL AND write_epoch < ? LIMIT ?)",
+                " AND deleted_ms IS NOT NULL AND write_epoch < ? ORDER BY number LIMIT ?)",
                 (floor, _OBJECTS_PER_STEP),
             )
             return done + tx.execute(
                 "UPDATE objects SET verdict = NULL WHERE number IN (SELECT number FROM objects"
-                " WHERE verdict IS NOT NULL AND write_epoch < ? LIMIT ?)",
+                " WHERE verdict IS NOT NULL AND write_epoch < ? ORDER BY number LIMIT ?)",
                 (floor, _OBJECTS_PER_STEP),
             )
 

@@ -98,7 +98,7 @@ class DeltaLog:
             except StoreError as error:
                 is_known = is_known and error.remedy is not Remedy.CHECK_OUTCOME
                 if is_known:
-                    raise _as_metadata_error(key, error) from error
+                    raise as_metadata_error(key, error) from error
                 _log.warning("nobody knows whether the metadata was stored, trying again", key=key, error=str(error))
             await self._clock.sleep(self._entropy.uniform(_RETRY_S / 2, _RETRY_S))
 
@@ -141,7 +141,7 @@ class DeltaLog:
         except NotFound:
             return False
         except StoreError as error:
-            raise _as_metadata_error(DELTA_PREFIX, error) from error
+            raise as_metadata_error(DELTA_PREFIX, error) from error
         return nonce == position.nonce
 
     async def read(self, number: int) -> tuple[Delta, bytes] | None:
@@ -152,7 +152,7 @@ class DeltaLog:
         except NotFound:
             return None
         except StoreError as error:
-            raise _as_metadata_error(key, error) from error
+            raise as_metadata_error(key, error) from error
         return decode_delta(blob.data, number)
 
     async def read_behind(self, position: Position) -> AsyncIterator[tuple[Delta, Position]]:
@@ -185,14 +185,14 @@ class DeltaLog:
                     return numbers
                 after = page.next_after
         except StoreError as error:
-            raise _as_metadata_error(SNAPSHOT_PREFIX, error) from error
+            raise as_metadata_error(SNAPSHOT_PREFIX, error) from error
 
     async def read_snapshot(self, number: int) -> Bytes:
         key = snapshot_key(number)
         try:
             return (await self._store.get(key)).data
         except StoreError as error:
-            raise _as_metadata_error(key, error) from error
+            raise as_metadata_error(key, error) from error
 
     async def write_snapshot(self, number: int, data: bytes) -> None:
         key = snapshot_key(number)
@@ -201,7 +201,7 @@ class DeltaLog:
         except AlreadyExists:
             pass  # a snapshot of the same delta has the same content
         except StoreError as error:
-            raise _as_metadata_error(key, error) from error
+            raise as_metadata_error(key, error) from error
 
     async def trim(self, end: int) -> None:
         """Delete snapshots, then deltas, with numbers below `end`, one by one.
@@ -220,10 +220,10 @@ class DeltaLog:
                 for key in keys:
                     await self._store.delete([key])
         except StoreError as error:
-            raise _as_metadata_error(DELTA_PREFIX, error) from error
+            raise as_metadata_error(DELTA_PREFIX, error) from error
 
 
-def _as_metadata_error(key: str, error: StoreError) -> MetadataError:
+def as_metadata_error(key: str, error: StoreError) -> MetadataError:
     """Return the error for a read, or for a write that stored nothing.
 
     The same call may succeed later, unless settings are wrong.

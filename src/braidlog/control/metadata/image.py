@@ -209,11 +209,7 @@ class Image:
             finally:
                 connection.close()
         number, nonce = rows[0]
-        head = msgspec.msgpack.encode(SnapshotHead(number, nonce, len(content), zlib.crc32(content)))
-        return (
-            Position(counted_number=number, nonce=nonce),
-            _SNAPSHOT_MAGIC + len(head).to_bytes(4, "big") + head + zlib.compress(content, _COMPRESSION_LEVEL),
-        )
+        return Position(counted_number=number, nonce=nonce), encode_snapshot(number, nonce, content)
 
     def close(self) -> None:
         self.rollback()
@@ -243,6 +239,12 @@ def _refuse(_reason: int, _change: object) -> int:
     The image is not at the position that it names then, and nothing of it may be used.
     """
     return int(apsw.SQLITE_CHANGESET_ABORT)
+
+
+def encode_snapshot(number: int, nonce: bytes, content: bytes) -> bytes:
+    """Encode a SQLite file as a snapshot."""
+    head = msgspec.msgpack.encode(SnapshotHead(number, nonce, len(content), zlib.crc32(content)))
+    return _SNAPSHOT_MAGIC + len(head).to_bytes(4, "big") + head + zlib.compress(content, _COMPRESSION_LEVEL)
 
 
 def load_snapshot(data: bytes | bytearray | memoryview, path: Path) -> None:

@@ -28,6 +28,7 @@ from braidlog.control.metadata.store import (
     Value,
     load_migrations,
 )
+from braidlog.control.metadata.tables import new_database, tables_of
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.errors import Fenced, InvalidSetting
 from braidlog.runtime.tasks import TaskGroup
@@ -45,6 +46,7 @@ T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 ASK_INTERVAL_S = 0.2
+_DUMP_ROWS = 10_000
 ASKS_MAX = 300
 """How many times to ask for the outcome of a commit whose connection was lost: for at least a minute."""
 _BEGIN = "BEGIN; SELECT epoch, pg_current_xact_id()::text FROM fencing"
@@ -149,6 +151,7 @@ class PostgresMetadata:
     """
 
     def __init__(self, url: str, clock: Clock, holder: str) -> None:
+        self._url = url
         self._clock = clock
         self._holder = holder
         self._tasks = TaskGroup("metadata")
@@ -350,6 +353,24 @@ class PostgresMetadata:
                 return fn(_PostgresTransaction(cursor))
             finally:
                 self._reader.roll_back()
+
+    async def dump(self) -> bytes:
+        return await asyncio.to_thread(self._dump)
+
+    def _dump(self) -> bytes:
+        link = _Link(self._url, "copy")
+        target = new_database()
+        try:
+            with _typed_errors():
+                cursor = link.cursor()
+                cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                for table in tables_of(target):
+                    cursor.execute(table.select.encode())
+                    table.replace(target, iter(lambda: cursor.fetchmany(_DUMP_ROWS), []))
+            return target.serialize("main")
+        finally:
+            link.abandon()
+            target.close()
 
     async def close(self) -> None:
         await self._tasks.cancel_all()

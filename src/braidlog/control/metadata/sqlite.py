@@ -133,6 +133,11 @@ class SqliteMetadata:
                 help="Another control plane has taken over the metadata. Stop this one.",
             )
 
+    async def dump(self) -> bytes:
+        if not self.path:
+            return await self._run(self._write_in, self._writer.serialize, "main")
+        return await asyncio.to_thread(_dump, self.path)
+
     async def close(self) -> None:
         # Close the writer last: the last connection to close copies the log into the file.
         if self._checkpointing is not None:
@@ -156,3 +161,13 @@ def _open_connections(path: str) -> tuple[apsw.Connection, apsw.Connection]:
         except BaseException:
             writer.close()
             raise
+
+
+def _dump(path: str) -> bytes:
+    with typed_errors(path):
+        connection = connect(path)
+        try:
+            connection.execute("BEGIN")
+            return connection.serialize("main")
+        finally:
+            connection.close()

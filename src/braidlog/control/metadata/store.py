@@ -138,6 +138,50 @@ class MetadataStore(Protocol):
     async def close(self) -> None: ...
 
 
+@runtime_checkable
+class DumpedMetadata(MetadataStore, Protocol):
+    """Metadata that can be dumped whole, so that a copy of it can be kept."""
+
+    async def dump(self) -> bytes:
+        """Return the content of a SQLite file with all tables, at one moment.
+
+        Writers and readers go on meanwhile.
+        """
+        ...
+
+
+@runtime_checkable
+class CopiedMetadata(Protocol):
+    """Metadata of which a copy flows to the bucket."""
+
+    async def copied(self) -> None:
+        """Return when everything that is committed now is in the copy."""
+        ...
+
+    def enforce_lease(self) -> None:
+        """From now on, answer only after a look for restores that is not too old."""
+        ...
+
+    @property
+    def copy_age_s(self) -> float:
+        """How long the oldest change waits that the copy lacks; 0: it lacks none."""
+        ...
+
+    @property
+    def copy_position(self) -> int: ...
+
+    @property
+    def copy_trouble(self) -> str:
+        """Why the copy does not advance; empty: it does."""
+        ...
+
+
+async def wait_copied(metadata: MetadataStore) -> None:
+    """Return when the bucket knows everything that is committed now."""
+    if isinstance(metadata, CopiedMetadata):
+        await metadata.copied()
+
+
 @cache
 def load_migrations() -> tuple[tuple[int, str], ...]:
     """Return the migrations of the schema as (version, SQL), in order.
