@@ -17,22 +17,23 @@ SHRINK_RUNS = 8
 """Enough to leave out halves and quarters of the faults; `braid sim` goes on to single ones."""
 
 
-def digest_in_a_fresh_process(seed: int, hash_seed: str) -> str:
+def start_in_a_fresh_process(seed: int, hash_seed: str) -> "subprocess.Popen[str]":
     command = f"from braidlog.sim.runner import run_seed; print(run_seed({seed}).digest)"
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-    done = subprocess.run([sys.executable, "-c", command], env=environment, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    return subprocess.Popen([sys.executable, "-c", command], env=environment, stdout=subprocess.PIPE, text=True)
 
 
 def test_the_same_seed_gives_the_same_history_byte_for_byte_in_two_fresh_processes() -> None:
-    first, second = digest_in_a_fresh_process(7, "1"), digest_in_a_fresh_process(7, "2")
-    assert first == second
-    assert digest_in_a_fresh_process(8, "1") != first
+    started = [start_in_a_fresh_process(*seeds) for seeds in ((7, "1"), (7, "2"), (8, "1"))]
+    first, again, another = (process.communicate()[0].strip() for process in started)
+    assert [process.returncode for process in started] == [0, 0, 0]
+    assert first == again
+    assert another != first
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "seeds", [range(1, 31), pytest.param(range(31, 101), marks=pytest.mark.slow)], ids=["first", "rest of a hundred"]
+    "seeds", [range(1, 11), pytest.param(range(11, 101), marks=pytest.mark.slow)], ids=["first", "rest of a hundred"]
 )
 def test_seeds_with_everything_going_wrong(seeds: range) -> None:
     results = list(run_seeds(seeds, "mixed", jobs=JOBS))

@@ -1,7 +1,7 @@
 """Runs many seeds, and shrinks a failing one."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -153,7 +153,7 @@ def _shrunk(run: Run, scenario: str, mistake: str) -> Run:
 
 
 def run_seeds(
-    seeds: range,
+    seeds: Iterable[int],
     scenario: str,
     *,
     jobs: int,
