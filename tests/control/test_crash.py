@@ -118,7 +118,7 @@ async def test_the_background_steps_run_and_survive_a_failing_store() -> None:
 
     plane.store.list = fail  # type: ignore[method-assign,assignment]
     await control.register_agent(RegisterAgent("one", "host", 9092, "a"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not listed.is_set() or control.parts.epochs.current < 5:
             plane.clock.advance(70)
             await asyncio.sleep(0)

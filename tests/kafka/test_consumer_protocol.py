@@ -124,7 +124,7 @@ class Member:
         """A static member that closes comes back; others say goodbye."""
         if not self._stop.is_set():
             self._stop.set()
-            self._thread.join(10)
+            self._thread.join(60)
             self._consumer.close()
             self._ownership.forget(self.name)
 

@@ -161,14 +161,14 @@ def test_commits_are_kept_with_their_metadata(bootstrap: str, filled: str) -> No
 def test_empty_polls_and_then_records(bootstrap: str, new_topic: NewTopic) -> None:
     """A consumer waits at the end of an empty partition, and hears of a record soon after it was written."""
     topic = new_topic()
-    consumer = consumer_of(bootstrap, **{"fetch.wait.max.ms": 60_000, "socket.timeout.ms": 90_000})
+    consumer = consumer_of(bootstrap, **{"fetch.wait.max.ms": 240_000, "socket.timeout.ms": 280_000})
     consumer.assign([TopicPartition(topic, 0, 0)])
     for number in range(3):
         assert consumer.poll(0.3) is None
         start_s = time.monotonic()
         CLIENTS["confluent"].produce(bootstrap, topic, [Record(b"%d" % number)])
         assert next_offset(consumer) == number
-        assert time.monotonic() - start_s < 30, "a waiting fetch was not woken"
+        assert time.monotonic() - start_s < 120, "a waiting fetch was not woken"
     consumer.close()
 
 
@@ -208,7 +208,7 @@ async def test_many_waiting_consumers_are_all_woken(bootstrap: str, new_topic: N
         await producer.start()
         await producer.send_and_wait(topic, b"for all")
         await producer.stop()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert [(await future).value for future in waiting] == [b"for all"] * 10
     finally:
         for consumer in consumers:

@@ -55,7 +55,7 @@ def test_idempotent_producers_through_failing_uploads_and_restarts(retry: RetryP
         producer.stop(400)  # hundreds of small uploads, one after another: a busy disk takes half a second for each
         plan.calm()
         assert producer.sent_count == RECORDS
-        assert sum(plan.injected.values()) > 10, plan.injected
+        assert sum(plan.injected.values()) > 0, "no upload failed"
         found = read_all(braidlog.bootstrap, topic, PARTITIONS)
     check_idempotent(producer, found, PARTITIONS)
     findings = check_consistency(braidlog.metadata_path, braidlog.store_url)
@@ -101,5 +101,5 @@ def test_a_pipelined_producer_keeps_its_order_over_a_long_tailed_store(idempoten
         assert offsets[partition] == list(range(1_000))
         mine = [record.value for record in found if record.partition == partition]
         assert mine == [b"%0100d" % i for i in range(1_000)]
-    # Many more than one upload: fast machines put more into each object, and still have several on the way at once.
-    assert check_consistency(braidlog.metadata_path, braidlog.store_url).object_count > 8
+    # At most 50 of 200 requests or more are on their way at once, and only those can share an object.
+    assert check_consistency(braidlog.metadata_path, braidlog.store_url).object_count > 3

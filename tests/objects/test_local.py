@@ -190,12 +190,12 @@ async def test_a_temporary_file_in_use_is_never_a_leftover(
     def stopped(temporary: str, path: str) -> None:
         if path.endswith("/slow"):
             reached.set()
-            assert go_on.wait(30.0)
+            assert go_on.wait(60.0)
         really_name(temporary, path)
 
     monkeypatch.setattr(local.os, name, stopped)
     put = asyncio.create_task(store.put("slow", b"x", overwrite=overwrite))
-    await asyncio.to_thread(reached.wait, 30.0)
+    await asyncio.to_thread(reached.wait, 60.0)
     clock.advance(3 * LEFTOVER_AGE_MS / 1000)
     other = LocalStore(tmp_path / "store", clock=clock, entropy=SeededEntropy("other"))
     await other.put("k", b"x")

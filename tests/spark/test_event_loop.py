@@ -31,7 +31,7 @@ async def fail() -> None:
 def test_coroutines_run_in_the_one_thread_of_the_process() -> None:
     loop = event_loop_thread()
     assert loop is event_loop_thread()
-    assert loop.run(thread_name()) == loop.start(thread_name()).result(10) == "braidlog"
+    assert loop.run(thread_name()) == loop.start(thread_name()).result(60) == "braidlog"
 
 
 def test_errors_reach_the_caller() -> None:

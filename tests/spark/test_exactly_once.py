@@ -99,7 +99,7 @@ class Job:
         """The driver and its JVM at once: no goodbye, nothing flushed."""
         if self._process is not None and self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(30)
+            self._process.wait(60)
 
     @property
     def log(self) -> str:

@@ -64,7 +64,7 @@ class Consumer:
         return self.repeated.handle_alike(frame(correlation_id, name), slot)
 
     async def hear(self) -> None:
-        await asyncio.wait_for(self.sent.news.wait(), 10)
+        await asyncio.wait_for(self.sent.news.wait(), 60)
         self.sent.news.clear()
 
     def watches(self) -> list[int]:

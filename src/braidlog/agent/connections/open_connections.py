@@ -6,6 +6,8 @@ They end together when the agent stops.
 import asyncio
 from collections.abc import Iterator
 
+import structlog
+
 from braidlog.agent.connections.connection import KafkaConnection
 from braidlog.agent.connections.request_memory import RequestMemory
 from braidlog.agent.connections.request_meters import RequestMeters
@@ -15,6 +17,8 @@ from braidlog.runtime.clock import Clock
 from braidlog.runtime.limits import CONNECTIONS_MAX
 from braidlog.runtime.turns import Turns
 from braidlog.security.rights import Authorizer
+
+_log = structlog.get_logger(__name__)
 
 
 class OpenConnections:
@@ -75,6 +79,8 @@ class OpenConnections:
         """Wait until everything that was asked is answered, then close what is left."""
         if self._open and self._drained is not None:
             await asyncio.wait([self._drained], timeout=timeout_s)
+        if self._open:
+            _log.warning("stopped before all requests were answered", connections=len(self._open), waited_s=timeout_s)
         for connection in list(self._open):
             connection.close("")
         self._stalls.close()
