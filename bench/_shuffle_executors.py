@@ -252,7 +252,7 @@ async def child() -> None:
             **made,
             "rows_out": executor.rows_out,
             "puts": len(executor.bottom.put_s),
-            "puts_full": sum(size >= 0.9 * executor.load.batch_bytes for size in executor.bottom.put_bytes),
+            "puts_full": sum(size >= 0.9 * executor.load.batch_bytes for size in executor.bottom.put_sizes),
             "gets": len(executor.bottom.get_s),
             "latency_p95_s": float(np.percentile(executor.latency_s, 95)),
             "cpu_s": time.process_time() - cpu_s_before,

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from braidlog.cache.layers import MemoryLayer, StoreLayer
-from braidlog.cost.shuffle import ShuffleLoad
+from braidlog.cost.shuffle import ShuffleLoad, predict
 from braidlog.objects.latency import SlowStore, latency_factor, latency_profile
 from braidlog.objects.memory import MemoryBucket, MemoryStore
 from braidlog.runtime.entropy import SeededEntropy
@@ -45,7 +45,7 @@ class Timed(StoreLayer):
         super().__init__(store)
         self.put_s: list[float] = []
         self.get_s: list[float] = []
-        self.put_bytes: list[int] = []
+        self.put_sizes: list[int] = []
         self.put_at_s: list[float] = []
 
     async def read(self, key, object_size, start, end):  # type: ignore[no-untyped-def]
@@ -59,7 +59,7 @@ class Timed(StoreLayer):
         self.put_at_s.append(started_s)
         await super().put(key, data)
         self.put_s.append(asyncio.get_running_loop().time() - started_s)
-        self.put_bytes.append(len(data))
+        self.put_sizes.append(len(data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,13 @@ class Outcome:
 
     def latency(self, percent: int) -> float:
         return float(np.percentile(self.latency_s, percent))
+
+    @property
+    def latency_bound_s(self) -> float:
+        """The bound of the model on every record: a batch's time to fill, and the slowest PUT and GET of this run.
+        Records come in ticks, and so do notifications."""
+        slowest_s = max(self.put_s) + max(self.get_s, default=0.0)
+        return predict(self.load).batch_fill_s + slowest_s + 2 * TICK_S
 
 
 def run(load: ShuffleLoad, *, seconds: float, partitions: int, seed: int = 1) -> Outcome:
@@ -130,15 +137,18 @@ async def _run(loop: VirtualLoop, load: ShuffleLoad, seconds: float, partitions:
             await batcher.add(rows, chosen)
             readers.notify(batcher.take_finished())
     filled_s = loop.time()
-    for batcher in batchers:
+
+    async def finish(batcher: Batcher) -> None:
         await batcher.finish()
         readers.notify(batcher.take_finished())
+
+    await asyncio.gather(*map(finish, batchers))
     await readers.wait()
     return Outcome(
         latency_s=readers.latency_s,
         put_s=[each for bottom in bottoms for each in bottom.put_s],
         get_s=[each for bottom in bottoms for each in bottom.get_s],
-        put_bytes=[each for bottom in bottoms for each in bottom.put_bytes],
+        put_bytes=[each for bottom in bottoms for each in bottom.put_sizes],
         put_at_s=[each for bottom in bottoms for each in bottom.put_at_s],
         rows_in=rows_in,
         rows_out=readers.rows,

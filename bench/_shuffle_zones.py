@@ -1,7 +1,7 @@
 """Shuffles on executors in several zones: what they request, and where their reduce tasks run.
 
-python bench/_shuffle_zones.py --zones 2 --nodes 4            prints figures as JSON
-python bench/_shuffle_zones.py --zones 2 --nodes 4 --kill zone     kills all services of a zone in the middle
+python bench/_shuffle_zones.py --zones 2 --nodes 4        prints figures as JSON
+python bench/_shuffle_zones.py --kill node --kill zone    and kills services in the middle of two more runs
 """
 
 import argparse
@@ -69,8 +69,9 @@ class Check:
                     os.kill(process, signal.SIGKILL)
 
 
-def zoned(zones: int, nodes: int, *, mib: int, runs: int, partitions: int, kill: str = "") -> list[Figures]:
-    """The figures of each run. The first one also starts services and compiles, so it does not count."""
+def zoned(zones: int, nodes: int, *, mib: int, runs: int, partitions: int, kills: Sequence[str] = ()) -> list[Figures]:
+    """The figures of each run. The first one also starts services and compiles, so it does not count. After them comes
+    a run for each of `kills`, in which the services of a node or of a whole zone are killed."""
     from braidlog.spark.shuffle import BlobShuffle, ShuffleCache
 
     # Executors import what is above.
@@ -95,9 +96,9 @@ def zoned(zones: int, nodes: int, *, mib: int, runs: int, partitions: int, kill:
                 )
                 found: list[Figures] = []
                 before = shuffle.usage()
-                for run in range(runs):
-                    last = run == runs - 1
-                    check = Check(partitions, _victims(kill, places) if last else (), str(folder / "killed"))
+                for run, kill in enumerate([""] * runs + list(kills)):
+                    marker = folder / f"killed{run}"
+                    check = Check(partitions, _victims(kill, places), str(marker))
                     started_s = time.perf_counter()
                     checked = shuffle.apply(records, partitions, "key", check.__call__, CHECKED_SCHEMA).collect()
                     elapsed_s = time.perf_counter() - started_s
@@ -120,7 +121,7 @@ def zoned(zones: int, nodes: int, *, mib: int, runs: int, partitions: int, kill:
                             "ring_around": usage.ring_around - before.ring_around,
                             "gets_per_put": (usage.gets - before.gets) / max(1, usage.puts - before.puts),
                             "elapsed_s": elapsed_s,
-                            "killed": int((folder / "killed").exists()),
+                            "killed": int(marker.exists()),
                             "exact": 1,
                         }
                     )
@@ -162,10 +163,10 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=16)
     parser.add_argument("--runs", type=int, default=2)
     parser.add_argument("--partitions", type=int, default=24)
-    parser.add_argument("--kill", choices=["node", "zone"], default="")
+    parser.add_argument("--kill", choices=["node", "zone"], action="append", default=[])
     chosen = parser.parse_args()
     found = zoned(
-        chosen.zones, chosen.nodes, mib=chosen.mib, runs=chosen.runs, partitions=chosen.partitions, kill=chosen.kill
+        chosen.zones, chosen.nodes, mib=chosen.mib, runs=chosen.runs, partitions=chosen.partitions, kills=chosen.kill
     )
     print(json.dumps(found))
 

@@ -37,6 +37,8 @@ class ShuffleLoad:
     put_s: float = 0.0
     get_s: float = 0.0
     retention_s: float = HOUR_S
+    gets_per_put: float | None = None
+    """As measured. None: every batch of another zone is read once in its zone, and others not at all."""
 
     def __post_init__(self) -> None:
         if min(self.bytes_per_s, self.batch_bytes, self.record_bytes, self.interval_s, self.overhead) <= 0:
@@ -45,8 +47,8 @@ class ShuffleLoad:
             raise ValueError("there is at least one zone and one instance")
         if not 0 < self.fill <= 1:
             raise ValueError(f"a fill of {self.fill}: it is above 0 and at most 1")
-        if min(self.put_s, self.get_s, self.retention_s) < 0:
-            raise ValueError("latencies and retention cannot be negative")
+        if min(self.put_s, self.get_s, self.retention_s, self.gets_per_put or 0.0) < 0:
+            raise ValueError("latencies, requests and retention cannot be negative")
 
     @property
     def zones_crossed(self) -> float:
@@ -95,7 +97,7 @@ def predict(load: ShuffleLoad) -> ShuffleRates:
         batch_bytes_mean=batch_bytes_mean,
         puts_per_s=puts_per_s,
         # A batch is read in one zone only. There it is fetched once, and not at all in the zone that wrote it.
-        gets_per_s=puts_per_s * load.zones_crossed,
+        gets_per_s=puts_per_s * (load.zones_crossed if load.gets_per_put is None else load.gets_per_put),
         latency_s_max=batch_fill_s + load.put_s + load.get_s,
         stored_bytes=stored_bytes_per_s * load.retention_s,
     )

@@ -1,6 +1,7 @@
 """`braid cost`: what people see of the model."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ from typer.testing import CliRunner
 
 from braidlog.cli.main import app
 from braidlog.clients.errors import CommandError
+from braidlog.objects.keys import shuffle_usage_key
+from braidlog.spark.shuffle.service.usage import ShuffleUsage, encode_usage
 
 
 def cost(*arguments: str) -> Any:
@@ -31,6 +34,20 @@ def test_the_published_bill() -> None:
     assert figures["prices_as_of"]
 
 
+def test_gets_are_counted_as_nodes_measured_them(tmp_path: Path) -> None:
+    usage = ShuffleUsage(puts=200, put_bytes=2000, gets=150, get_bytes=1500, reduce_tasks=20, reduce_tasks_in_zone=19)
+    for name in ("0123456789abcdef", "123456789abcdef0"):
+        path = tmp_path / shuffle_usage_key("orders", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode_usage(usage))
+    where = ["--store", f"file://{tmp_path}", "--job", "orders"]
+    figures = json.loads(cost(*where, "--format", "json"))
+    assert figures["measured"]["gets"] == 300
+    assert figures["measured"]["gets_per_put"] == 0.75
+    assert figures["rates"]["gets_per_s"] == pytest.approx(0.75 * figures["rates"]["puts_per_s"])
+    assert "300 GETs for 400 PUTs; 95% of 40 reduce tasks in their zone" in cost(*where)
+
+
 def test_the_table() -> None:
     text = cost("--machine", "none", "--replicas", "2")
     assert "kafka, 2 replicas" in text
@@ -48,6 +65,8 @@ def test_the_table() -> None:
         ["--machine", "abacus"],
         ["--fill", "2"],
         ["--rate", "0MiB/s"],
+        ["--job", "orders"],
+        ["--store", "memory://empty", "--job", "orders"],
     ],
 )
 def test_nonsense_is_explained(arguments: list[str]) -> None:

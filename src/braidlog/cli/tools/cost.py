@@ -12,6 +12,7 @@ from braidlog.clients.errors import WrongUsage
 
 if TYPE_CHECKING:
     from braidlog.cost.shuffle import HourlyBill, ShuffleLoad
+    from braidlog.spark.shuffle.service.usage import ShuffleUsage
 
 app = typer.Typer(help="Predict rates, latency and bills.", no_args_is_help=True)
 
@@ -58,11 +59,16 @@ def shuffle(
     machine_rate: Annotated[
         str, typer.Option("--machine-rate", metavar="RATE", help="Bytes a second that one machine shuffles.")
     ] = "116.7MiB/s",
+    store: Annotated[
+        str, typer.Option("--store", metavar="URL", help="Take GETs per PUT from a shuffle in this store, with --job.")
+    ] = "",
+    job: Annotated[str, typer.Option("--job", metavar="NAME", help="The shuffle's job.")] = "",
     format: Format = OutputFormat.TEXT,
 ) -> None:
     """Predict a shuffle's rates, latency and bill.
 
-    The bill stands beside those of Kafka and of Spark's own shuffle.
+    The bill stands beside those of Kafka and of Spark's own shuffle. With --store and --job, GETs are those that the
+    nodes of that application have measured, and not those of the model.
 
     \b
     Example: braid cost shuffle --rate 1GiB/s --batch 16MiB --zones 3
@@ -80,6 +86,7 @@ def shuffle(
     prices = _one_of("--price", price, PRICES)
     machine_bytes_per_s = max(1.0, rate_bytes_per_s("--machine-rate", machine_rate))
     machines = None if machine == "none" else _one_of("--machine", machine, MACHINES)
+    usage = _measured(store, job) if store or job else None
     try:
         load = ShuffleLoad(
             bytes_per_s=rate_bytes_per_s("--rate", rate),
@@ -93,6 +100,7 @@ def shuffle(
             put_s=profile.put_s_median + batch_bytes / profile.upload_bytes_per_s,
             get_s=profile.get_s_median + batch_bytes / profile.download_bytes_per_s,
             retention_s=duration_s("--retention", retention),
+            gets_per_put=usage.gets_per_put if usage is not None else None,
         )
         blob = shuffle_bill(
             load,
@@ -110,10 +118,45 @@ def shuffle(
             f"such a shuffle cannot be: {error}",
             help="For example: --rate 1GiB/s --batch 16MiB --interval 5s --zones 3",
         ) from error
-    _report(load, bills, prices.name, format)
+    _report(load, bills, prices.name, usage, format)
 
 
-def _report(load: "ShuffleLoad", bills: "Mapping[str, HourlyBill]", price_name: str, output: OutputFormat) -> None:
+def _measured(store_url: str, job: str) -> "ShuffleUsage":
+    """Read what the nodes of an application have used."""
+    import asyncio
+
+    from braidlog.objects.open import open_store
+    from braidlog.runtime.clock import SystemClock
+    from braidlog.runtime.entropy import SystemEntropy
+    from braidlog.spark.shuffle.service.collected_usage import stored_usage
+
+    async def read() -> "ShuffleUsage":
+        store = open_store(store_url, clock=SystemClock(), entropy=SystemEntropy())
+        try:
+            return await stored_usage(store, job)
+        finally:
+            await store.close()
+
+    if not store_url or not job:
+        raise WrongUsage(
+            "--store and --job belong together", help="For example: --store s3://bucket/prefix --job orders"
+        )
+    found = asyncio.run(read())
+    if not found.puts:
+        raise WrongUsage(
+            f"job {job!r} has measured nothing in this store",
+            help="Nodes write it every 15 seconds, and at their end. Are these the job and the store of the shuffle?",
+        )
+    return found
+
+
+def _report(
+    load: "ShuffleLoad",
+    bills: "Mapping[str, HourlyBill]",
+    price_name: str,
+    usage: "ShuffleUsage | None",
+    output: OutputFormat,
+) -> None:
     """Print the rates of a shuffle, and the bills beside each other.
 
     The first bill is Braidlog's.
@@ -132,7 +175,9 @@ def _report(load: "ShuffleLoad", bills: "Mapping[str, HourlyBill]", price_name: 
         for name, each in bills.items()
     ]
     if output is OutputFormat.JSON:
-        emit_json({"rates": asdict(rates), "usd_per_hour": rows, "prices": price_name, "prices_as_of": AS_OF})
+        measured = {"measured": usage_fields(usage)} if usage is not None else {}
+        told = {"rates": asdict(rates), "usd_per_hour": rows, "prices": price_name, "prices_as_of": AS_OF}
+        emit_json({**told, **measured})
         return
     emit_fields(
         output,
@@ -145,6 +190,7 @@ def _report(load: "ShuffleLoad", bills: "Mapping[str, HourlyBill]", price_name: 
             "latency bound": f"{rates.latency_s_max:.2f} s = fill {rates.batch_fill_s:.2f} + PUT {load.put_s:.2f}"
             f" + GET {load.get_s:.2f}",
             "stored": _mib(rates.stored_bytes),
+            **({} if usage is None else {"measured": _in_words(usage)}),
         },
     )
     emit("")
@@ -152,6 +198,19 @@ def _report(load: "ShuffleLoad", bills: "Mapping[str, HourlyBill]", price_name: 
     emit("")
     emit(f"US dollars an hour by the list prices of {AS_OF} ({price_name}, us-east-1).")
     emit("Kafka and native Spark: traffic between zones alone, without the machines and disks that they need, too.")
+
+
+def usage_fields(usage: "ShuffleUsage") -> dict[str, float]:
+    """Return what was measured, for output."""
+    counts = {name: getattr(usage, name) for name in usage.__struct_fields__}
+    return {**counts, "gets_per_put": usage.gets_per_put, "in_zone_share": usage.in_zone_share}
+
+
+def _in_words(usage: "ShuffleUsage") -> str:
+    return (
+        f"{usage.gets} GETs for {usage.puts} PUTs; {usage.in_zone_share:.0%} of {usage.reduce_tasks} reduce tasks"
+        f" in their zone"
+    )
 
 
 def _two_digits(row: dict[str, Any]) -> dict[str, str]:

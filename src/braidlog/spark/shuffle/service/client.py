@@ -50,8 +50,8 @@ from braidlog.spark.shuffle.service.usage import ShuffleUsage, encode_usage
 
 START_S_MAX = 60.0
 """How long a task tries to reach the service while it works. It waits for that only at its end: see `JOIN_S_MAX`."""
-JOIN_S_MAX = 5.0
-"""How long a task that has all its rows waits for a service that starts."""
+JOIN_S_MAX = 15.0
+"""How long a task waits for a service that starts. Only the first tasks of a node do."""
 SHARE_S_MAX = 120.0
 KEEP_S_MAX = 30.0
 READ_S_MAX = 60.0
@@ -59,7 +59,7 @@ READ_S_MAX = 60.0
 REPORT_S_MAX = 10.0
 STATISTICS_S_MAX = 10.0
 SHARED_BYTES_MAX = RPC_MESSAGE_BYTES_MAX // 2
-UNAVAILABLE_S = 30.0
+UNAVAILABLE_S = 120.0
 """How long tasks do not try again after the service could not be reached."""
 _decode_facts = msgspec.json.Decoder(NodeFacts).decode
 FOLDER_VARIABLE = "BRAIDLOG_SHUFFLE_FOLDER"
