@@ -58,6 +58,8 @@ def test_all_commands_are_there() -> None:
         "produce",
         "consume",
         "inspect",
+        "cluster status",
+        "console",
         "doctor",
         "demo",
         "settings",

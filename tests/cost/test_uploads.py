@@ -1,58 +1,48 @@
-"""What uploading costs, by arithmetic: the reference figures that the upload policies are judged by."""
-
-from math import inf
+"""The model of uploads: budgets, latency, and other ways to do the same."""
 
 import pytest
-from bench._scheduler_model import AgentModel, Phase, run_trace
-from tests.cost.uploads import streams_usd_month, upload_period_s
 
-from braidlog.cost.prices import FREE, S3_EXPRESS, S3_STANDARD
-from braidlog.scheduling.policy import policy_named
+from braidlog.cost.prices import FREE, MONTH_S, S3_STANDARD
+from braidlog.cost.uploads import UploadLoad, kafka_month_usd, predict_per_shard, predict_uploads
 
-INTERVAL_S = 0.2
-SHARDS = 32
-AGENTS = 5
-REQUESTS_PER_S = 3_200.0
-"""To one agent: a hundred for each shard."""
-
-ONE_STREAM_S = upload_period_s(interval_s=INTERVAL_S, requests_per_s=REQUESTS_PER_S)
-STREAM_OF_A_SHARD_S = upload_period_s(interval_s=INTERVAL_S, requests_per_s=REQUESTS_PER_S / SHARDS)
+LOAD = UploadLoad(bytes_per_s=1e6, requests_per_s=100.0, shards=4, put_s=0.1, commit_s=0.0)
 
 
-def test_an_upload_every_200_ms_is_65_usd_a_month() -> None:
-    assert streams_usd_month(S3_STANDARD, streams=1, period_s=INTERVAL_S) == pytest.approx(65, rel=0.05)
-    assert streams_usd_month(S3_STANDARD, streams=1, period_s=ONE_STREAM_S) == pytest.approx(65, rel=0.05)
+def test_a_larger_budget_never_waits_longer_and_never_costs_less() -> None:
+    paces = [predict_uploads(LOAD, S3_STANDARD, budget) for budget in (0, 10, 65, 200, 1000, 10_000)]
+    waits = [pace.wait_s_mean for pace in paces]
+    assert waits == sorted(waits, reverse=True)
+    assert [pace.usd_month for pace in paces] == sorted(pace.usd_month for pace in paces)
+    assert waits[0] == pytest.approx(0.125)  # half of the interval
+    assert waits[-1] < waits[0] / 5
 
 
-def test_a_stream_for_each_of_32_shards_is_2000_usd_a_month() -> None:
-    assert streams_usd_month(S3_STANDARD, streams=SHARDS, period_s=STREAM_OF_A_SHARD_S) == pytest.approx(2000, rel=0.05)
+def test_a_budget_that_is_spent_is_the_bill() -> None:
+    pace = predict_uploads(LOAD, S3_STANDARD, 65.0)
+    assert pace.usd_month == pytest.approx(65.0, rel=0.01)
+    assert pace.latency_s_mean == pace.wait_s_mean + 0.1
 
 
-def test_five_agents_cost_120000_usd_a_year_or_3750() -> None:
-    by_shard = streams_usd_month(S3_STANDARD, streams=AGENTS * SHARDS, period_s=STREAM_OF_A_SHARD_S)
-    by_agent = streams_usd_month(S3_STANDARD, streams=AGENTS, period_s=ONE_STREAM_S)
-    assert 12 * by_shard == pytest.approx(120_000, rel=0.05)
-    assert 12 * by_agent == pytest.approx(3_750, rel=0.05)
+def test_size_and_interval_ask_for_uploads_that_no_budget_pays() -> None:
+    full = UploadLoad(bytes_per_s=400 * (4 << 20), requests_per_s=2000.0)
+    assert predict_uploads(full, S3_STANDARD, 0.0).puts_per_s == pytest.approx(400)
+    assert predict_uploads(LOAD, S3_STANDARD, 0.0).puts_per_s == pytest.approx(1 / 0.26)
 
 
-def test_a_batch_that_fills_up_closes_before_its_interval() -> None:
-    assert upload_period_s(interval_s=0.25, requests_per_s=100, size_bytes=4e6, bytes_per_s=40e6) == 0.1
-    assert upload_period_s(interval_s=0.25, requests_per_s=100, size_bytes=4e6, bytes_per_s=4e6) == 0.26
-    assert upload_period_s(interval_s=0.25, requests_per_s=0) == inf
-    assert streams_usd_month(S3_STANDARD, streams=9, period_s=inf) == 0
+def test_one_stream_per_shard_needs_more_puts_at_low_load_and_the_same_at_full_load() -> None:
+    assert predict_per_shard(LOAD, S3_STANDARD, 0.0).puts_per_s > 3 * predict_uploads(LOAD, S3_STANDARD, 0.0).puts_per_s
+    full = UploadLoad(bytes_per_s=400 * (4 << 20), requests_per_s=2000.0, shards=4)
+    assert predict_per_shard(full, S3_STANDARD, 0.0).puts_per_s == predict_uploads(full, S3_STANDARD, 0.0).puts_per_s
 
 
-def test_where_bytes_that_come_in_are_charged_they_are_in_it() -> None:
-    puts_usd = streams_usd_month(S3_EXPRESS, streams=1, period_s=0.2)
-    assert puts_usd == pytest.approx(65.7 * 1.13 / 5)
-    with_bytes_usd = streams_usd_month(S3_EXPRESS, streams=1, period_s=0.2, upload_bytes_per_s=(1 << 30) / 3600)
-    assert with_bytes_usd - puts_usd == pytest.approx(730 * 0.0032)
-    assert streams_usd_month(FREE, streams=1, period_s=0.2, upload_bytes_per_s=1e9) == 0
+def test_nothing_is_predicted_to_cost_nothing_without_load_or_prices() -> None:
+    assert predict_uploads(UploadLoad(0.0, 0.0), S3_STANDARD, 65.0).usd_month == 0
+    assert predict_uploads(LOAD, FREE, 65.0).usd_month == 0
+    with pytest.raises(ValueError, match="above zero"):
+        UploadLoad(1.0, 1.0, agents=0)
 
 
-def test_the_arithmetic_agrees_with_shards_in_virtual_time() -> None:
-    agent = AgentModel(budget_usd_month=0.0)
-    duration_s = 20.0
-    model = run_trace(agent, policy_named("per-shard"), [Phase("trickle", duration_s, lambda _: 1e6)])
-    period_s = upload_period_s(interval_s=agent.interval_s, requests_per_s=1e6 / 4000 / agent.shard_count)
-    assert len(model.samples.put_s) / duration_s == pytest.approx(agent.shard_count / period_s, rel=0.05)
+def test_kafka_pays_for_traffic_between_zones_and_for_disks() -> None:
+    traffic_usd, disks_usd = kafka_month_usd((1 << 30) / MONTH_S, 1 << 30, S3_STANDARD)
+    assert traffic_usd == pytest.approx((2 / 3 + 2) * 0.02)
+    assert disks_usd == pytest.approx(3 * 0.08)

@@ -217,7 +217,12 @@ def _replay_figures(replays: Worker) -> Metric:
 
 def _shard_figures(scheduler: ShardScheduler) -> Iterator[Metric]:
     figures = scheduler.statistics
-    yield GaugeMetricFamily("braidlog_upload_groups", "Groups that the agent's shards form now.", value=figures.groups)
+    for name, text, place in (
+        ("groups", "Groups that the agent's shards form now.", figures.groups),
+        ("shard", "The number of this shard.", figures.shard),
+        ("group", "The group of this shard: the number of the group's first shard.", figures.group),
+    ):
+        yield GaugeMetricFamily(f"braidlog_upload_{name}", text, value=place)
     for name, text, value in (
         ("splits", "Groups that this shard split.", figures.splits),
         ("merges", "Groups that this shard merged.", figures.merges),

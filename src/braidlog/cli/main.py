@@ -18,6 +18,7 @@ from braidlog.cli.output import OutputFormat, asked_format, emit, emit_fields, e
 from braidlog.cli.records.consume import consume
 from braidlog.cli.records.produce import produce
 from braidlog.cli.servers import commands as servers
+from braidlog.cli.servers.console import console
 from braidlog.cli.tools import cost, shuffle, simulator
 from braidlog.cli.tools.inspect_object import inspect
 from braidlog.runtime.tunables import restart_tuned
@@ -45,6 +46,7 @@ app.add_typer(ripcord.app, name="ripcord")
 app.command("up")(servers.up)
 app.command("agent")(servers.agent)
 app.command("control")(servers.control)
+app.command("console")(console)
 app.command("shard", hidden=True)(servers.shard)
 app.command("pipeline")(jobs.pipeline)
 app.command("jobs")(jobs.jobs)

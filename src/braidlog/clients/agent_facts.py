@@ -17,6 +17,15 @@ class AgentFacts:
     control: str
     """The addresses of the control plane, as the agent reaches them."""
     store_url: str
+    zone: str = ""
+    metrics: str = ""
+    """Where it serves its metrics; empty: nowhere."""
+    price: str = ""
+    """The name of the price list that it goes by."""
+    budget_usd_month: float = 0.0
+    size_bytes: int = 4 << 20
+    interval_ms: int = 250
+    shards: int = 1
 
 
 def find_agent(bootstrap: str) -> AgentFacts:
@@ -36,4 +45,15 @@ def ask_agent(client: "AdminClient", node_id: int) -> AgentFacts:
         entry = entries.get(name)
         return str(entry.value or "") if entry is not None else ""
 
-    return AgentFacts(node_id, value("braidlog.control"), value("log.dirs"))
+    return AgentFacts(
+        node_id,
+        value("braidlog.control"),
+        value("log.dirs"),
+        value("broker.rack"),
+        value("braidlog.metrics"),
+        value("braidlog.store.price"),
+        float(value("braidlog.upload.budget.usd.month") or 0),
+        int(value("braidlog.upload.size.bytes") or 4 << 20),
+        int(value("braidlog.upload.interval.ms") or 250),
+        int(value("braidlog.shards") or 1),
+    )

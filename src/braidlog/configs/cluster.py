@@ -47,6 +47,21 @@ def _started_with(name: str, default: int, documentation: str) -> ConfigDefiniti
 
 
 CONTROL_CONFIG = "braidlog.control"
+METRICS_CONFIG = "braidlog.metrics"
+UPLOAD_CONFIGS = {
+    "braidlog.upload.budget.usd.month": "Money for uploads that start early, for a month.",
+    "braidlog.upload.interval.ms": "An object is closed this long after its first record at the latest.",
+    "braidlog.upload.size.bytes": "An object is closed at this size.",
+    "braidlog.store.price": "The price list for the budget.",
+    "braidlog.shards": "How many processes this agent has.",
+}
+"""The settings of an agent's uploads that a console shows."""
+
+
+def _own_setting(name: str, documentation: str) -> ConfigDefinition:
+    """Define a setting that an agent is started with."""
+    return ConfigDefinition(name, ConfigType.STRING, None, documentation, read_only=True)
+
 
 CLUSTER_CONFIGS: dict[str, ConfigDefinition] = {
     **_topic_defaults(),
@@ -71,6 +86,8 @@ CLUSTER_CONFIGS: dict[str, ConfigDefinition] = {
             "Where this agent's control plane is. Spark jobs that name an agent find it by this.",
             read_only=True,
         ),
+        _own_setting(METRICS_CONFIG, "Where this agent serves its metrics. A console reads them there."),
+        *(_own_setting(name, documentation) for name, documentation in UPLOAD_CONFIGS.items()),
         ConfigDefinition("broker.id", ConfigType.INT, "-1", "Number of this agent.", read_only=True),
         ConfigDefinition("broker.rack", ConfigType.STRING, None, "Zone of this agent.", read_only=True),
         ConfigDefinition(

@@ -12,6 +12,10 @@ AS_OF = "2026-06"
 """The date of these list prices. They change every few years."""
 
 
+DISK_USD_PER_GB_MONTH = 0.08
+"""A GB of network disk (EBS gp3) for a month."""
+
+
 @dataclass(frozen=True, slots=True)
 class Price:
     name: str

@@ -6,6 +6,7 @@ Every `braid` process starts here, in tests and benchmarks too, so that all run 
 import asyncio
 import math
 import os
+import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -46,7 +47,7 @@ from braidlog.runtime.allocator import keep_freed_memory
 from braidlog.runtime.clock import Clock, SystemClock
 from braidlog.runtime.entropy import Entropy, SystemEntropy
 from braidlog.runtime.errors import InvalidSetting
-from braidlog.runtime.http import Gather, Probe, serve_http
+from braidlog.runtime.http import Gather, Probe, bind_http, bound_address, serve_http
 from braidlog.runtime.metrics import Metrics
 from braidlog.runtime.quantities import Address, Addresses
 from braidlog.runtime.settings import AgentSettings, ControlPlaneSettings, Settings
@@ -73,6 +74,7 @@ class Endpoints:
     metrics: Address | None = None
     shards: Sequence[Address] = ()
     """The addresses of the shards, if the agent has several."""
+    console: Address | None = None
 
     @property
     def kafka(self) -> Address | None:
@@ -89,7 +91,7 @@ class Endpoints:
         return "another control plane has taken over the metadata store"
 
     def as_dict(self) -> Mapping[str, str]:
-        places = {"kafka": self.kafka, "control": self.control, "metrics": self.metrics}
+        places = {"kafka": self.kafka, "control": self.control, "metrics": self.metrics, "console": self.console}
         found = {name: str(place) for name, place in places.items() if place is not None}
         return {**found, "shards": ",".join(map(str, self.shards))} if self.shards else found
 
@@ -145,9 +147,10 @@ async def run_embedded(settings: Settings, surroundings: Surroundings | None = N
             _watch_loop(stack, around)
             yield Endpoints(control_service=service, control=control, metrics=metrics, shards=supervisor.addresses)
             return
-        agent = await _start_agent(stack, agent_settings, service, store, around)
+        listener = _bind_metrics(stack, agent_settings.metrics_listen)
+        agent = await _start_agent(stack, _with_metrics(agent_settings, listener), service, store, around)
         ready = _all_well(_fenced(service), _serving(agent))
-        metrics = await _start_http(stack, settings.agent.metrics_listen, around, _fenced(service), ready)
+        metrics = await _start_http(stack, listener, around, _fenced(service), ready)
         _embed_pipeline(stack, settings, service, control, store, around)
         _watch_loop(stack, around)
         yield Endpoints(agent=agent, control_service=service, control=control, metrics=metrics)
@@ -195,8 +198,9 @@ async def run_shard(
         store = await open_agent_store(stack, settings, around)
         control = connect_control(str(settings.control), clock=around.clock, entropy=around.entropy.fork("control"))
         stack.push_async_callback(control.close)
-        agent = await _start_agent(stack, settings, control, store, around, link)
-        metrics = await _start_http(stack, settings.metrics_listen, around, _all_well(), _serving(agent))
+        listener = _bind_metrics(stack, settings.metrics_listen)
+        agent = await _start_agent(stack, _with_metrics(settings, listener), control, store, around, link)
+        metrics = await _start_http(stack, listener, around, _all_well(), _serving(agent))
         _watch_loop(stack, around)
         yield Endpoints(agent=agent, metrics=metrics)
 
@@ -444,9 +448,21 @@ async def _start_agent(
     return agent
 
 
+def _bind_metrics(stack: AsyncExitStack, address: Address | None) -> socket.socket | None:
+    """Bind the address of the metrics before the agent starts, which tells it to consoles."""
+    if address is None:
+        return None
+    return stack.enter_context(bind_http(address))
+
+
+def _with_metrics(settings: AgentSettings, listener: socket.socket | None) -> AgentSettings:
+    bound = bound_address(listener) if listener is not None else None
+    return settings.model_copy(update={"metrics_listen": bound})
+
+
 async def _start_http(
     stack: AsyncExitStack,
-    address: Address | None,
+    address: Address | socket.socket | None,
     around: Surroundings,
     healthy: Probe,
     ready: Probe,

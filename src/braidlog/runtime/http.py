@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from braidlog.runtime.errors import InvalidSetting
 from braidlog.runtime.metrics import CONTENT_TYPE, Metrics
@@ -64,33 +65,22 @@ def _routes(metrics: Metrics, healthy: Probe, ready: Probe, gather: Gather | Non
     return [Route("/metrics", figures), Route("/healthz", probe(healthy)), Route("/readyz", probe(ready))]
 
 
-def _bind(address: Address) -> socket.socket:
+def bind_http(address: Address, what: str = "metrics", setting: str = "metrics_listen") -> socket.socket:
+    """Bind an address before anything is served there, so that others can be told its port."""
     try:
         return socket.create_server(
             (address.host, address.port), family=socket.AF_INET6 if ":" in address.host else socket.AF_INET
         )
     except OSError as error:
         raise InvalidSetting(
-            f"cannot serve metrics on {address}: {error.strerror or error}",
-            help="Choose another address with metrics_listen=HOST:PORT, or metrics_listen=off.",
+            f"cannot serve {what} on {address}: {error.strerror or error}",
+            help=f"Choose another address with {setting}=HOST:PORT, or {setting}=off.",
         ) from error
 
 
 @contextlib.asynccontextmanager
-async def serve_http(
-    address: Address,
-    metrics: Metrics,
-    *,
-    healthy: Probe = _well,
-    ready: Probe = _well,
-    gather: Gather | None = None,
-) -> AsyncIterator[Address]:
-    """Serve while the context lasts, and yield the bound address.
-
-    With `gather`, /metrics shows what `gather` makes of this process's own figures.
-    """
-    listener = _bind(address)
-    app = Starlette(routes=_routes(metrics, healthy, ready, gather))
+async def serve_app(app: ASGIApp, listener: socket.socket) -> AsyncIterator[Address]:
+    """Serve an application while the context lasts, and yield the bound address."""
     server = _Server(
         uvicorn.Config(
             app,
@@ -98,19 +88,43 @@ async def serve_http(
             log_config=None,
             access_log=False,
             ws="none",
+            server_header=False,
             limit_concurrency=CONNECTIONS_MAX,
             timeout_graceful_shutdown=STOP_TIMEOUT_S,
         )
     )
-    bound = Address(address.host, listener.getsockname()[1])
     task = asyncio.create_task(server.serve(sockets=[listener]), name="http")
     try:
         await server.up.wait()
-        yield bound
+        yield bound_address(listener)
     finally:
         server.should_exit = True
         await task
         listener.close()
+
+
+def bound_address(listener: socket.socket) -> Address:
+    host, port = listener.getsockname()[:2]
+    return Address(host, port)
+
+
+@contextlib.asynccontextmanager
+async def serve_http(
+    where: Address | socket.socket,
+    metrics: Metrics,
+    *,
+    healthy: Probe = _well,
+    ready: Probe = _well,
+    gather: Gather | None = None,
+) -> AsyncIterator[Address]:
+    """Serve metrics and probes while the context lasts, and yield the bound address.
+
+    `where` is an address, or what `bind_http` made of it. With `gather`, /metrics shows what `gather` makes of this
+    process's own figures.
+    """
+    listener = bind_http(where) if isinstance(where, Address) else where
+    async with serve_app(Starlette(routes=_routes(metrics, healthy, ready, gather)), listener) as bound:
+        yield bound
 
 
 async def fetch_text(address: Address, path: str, *, timeout_s: float) -> str:

@@ -142,6 +142,11 @@ class AgentSettings(CommonSettings, SecuritySettings):
     """The zone of this agent. Clients in it name it in client.rack."""
     metrics_listen: OptionalListen = Field(Address("127.0.0.1", 9404), examples=["0.0.0.0:9404"])
     """The address of /metrics, /healthz and /readyz; `off` serves none."""
+    console_listen: OptionalListen = Field(Address("127.0.0.1", 9480), examples=["127.0.0.1:9480"])
+    """The address of the console that `braid up` serves; `off` serves none. If the default port is taken, any other."""
+    console_token_file: str = Field("", examples=["/etc/braidlog/console-token"])
+    """A file with a token of at least 16 characters. Whoever gives it may use the console. Needed if the console
+    listens on more than this machine."""
 
     upload_size_bytes: Size = Field(4 * MIB, ge=4 * KIB, le=OBJECT_BYTES_MAX // 2, examples=["4MiB"])
     """Upload a batch when it has this many bytes. Where PUTs are free and another one is under way: twice as many."""

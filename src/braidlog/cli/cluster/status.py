@@ -34,7 +34,7 @@ def status(
     ] = "5m",
     format: Format = OutputFormat.TEXT,
 ) -> None:
-    """Show who is active, who stands by, the agents and the copy in the bucket.
+    """Show who is active, who stands by, the agents and the copy.
 
     Exits with 1 if the cluster is not healthy.
 

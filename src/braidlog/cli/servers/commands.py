@@ -23,6 +23,9 @@ Advertised = Annotated[
 MetricsListen = Annotated[
     str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Where /metrics is served, or off.")
 ]
+ConsoleListen = Annotated[
+    str | None, typer.Option("--console", metavar="HOST:PORT", help="Where the console is served, or off.")
+]
 MetadataUrl = Annotated[
     str | None,
     typer.Option(
@@ -66,12 +69,13 @@ def up(
     shards: UpShards = None,
     ripcord: Ripcord = None,
     metrics: MetricsListen = None,
+    console: ConsoleListen = None,
     config: Config = None,
     set: Set = None,
     ready_file: ReadyFile = None,
     format: Format = OutputFormat.TEXT,
 ) -> None:
-    """Run a whole Braidlog in one process: control plane and agent.
+    """Run a whole Braidlog in one process, with a console.
 
     \b
     Example: braid up --store s3://bucket/prefix --zone us-east-1a
@@ -89,13 +93,14 @@ def up(
             "shards": str(shards) if shards is not None else None,
             "ripcord": ripcord,
             "metrics_listen": metrics,
+            "console_listen": console,
         },
     )
 
     def start() -> "AbstractAsyncContextManager[Endpoints]":
-        from braidlog.node.serving import serve as serve_all
+        from braidlog.cli.servers.console import serve_with_console
 
-        return serve_all(settings)
+        return serve_with_console(settings)
 
     serve("braid up", settings.agent, start, ready_file, format)
 

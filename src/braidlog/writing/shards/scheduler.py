@@ -47,6 +47,10 @@ HOUSEKEEPING_S = 0.5
 class ShardStatistics:
     """The number of shard groups now, and the shard's counters so far."""
 
+    shard: int
+    """The number of this shard."""
+    group: int
+    """Its group: the number of the group's first shard."""
     groups: int
     splits: int
     merges: int
@@ -483,6 +487,8 @@ class ShardScheduler:
     @property
     def statistics(self) -> ShardStatistics:
         return ShardStatistics(
+            shard=self._shard,
+            group=self._board.group_of(self._shard),
             groups=len(group_ids(self._board.groups())),
             splits=self._regrouper.splits,
             merges=self._regrouper.merges,

@@ -23,7 +23,7 @@ from braidlog.agent.apis.configs.config_entries import (
 from braidlog.agent.apis.configs.config_rights import config_denial
 from braidlog.agent.apis.configs.services import ConfigContext
 from braidlog.agent.apis.shared import ADMIN_CALL_TIMEOUT_S_MAX, CONTROL_FAILURES, NO_THROTTLE, admin_failure
-from braidlog.configs.cluster import CONTROL_CONFIG
+from braidlog.configs.cluster import CONTROL_CONFIG, METRICS_CONFIG
 from braidlog.configs.names import reason_against_topic_name
 from braidlog.configs.resources import (
     BROKER_RESOURCE,
@@ -33,6 +33,7 @@ from braidlog.configs.resources import (
     TOPIC_RESOURCE,
 )
 from braidlog.control.interface import DescribeConfigs, DescribedConfigs
+from braidlog.cost.prices import PRICES, price_for
 from braidlog.security.acls import DESCRIBE_CONFIGS
 
 KEY = 32
@@ -150,6 +151,12 @@ def _facts(context: ConfigContext) -> dict[str, str | None]:
         "broker.id": str(node_id),
         "broker.rack": (info.zone or None) if info is not None else None,
         CONTROL_CONFIG: str(settings.control),
+        METRICS_CONFIG: str(settings.metrics_listen) if settings.metrics_listen is not None else None,
+        "braidlog.upload.budget.usd.month": f"{settings.upload_budget_usd_month:g}",
+        "braidlog.upload.interval.ms": str(settings.upload_interval_ms),
+        "braidlog.upload.size.bytes": str(settings.upload_size_bytes),
+        "braidlog.store.price": (PRICES.get(settings.store_price) or price_for(settings.store_url)).name,
+        "braidlog.shards": str(max(1, settings.shards)),
         "log.dir": settings.store_url,
         "log.dirs": settings.store_url,
         "node.id": str(node_id),
