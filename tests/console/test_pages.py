@@ -49,7 +49,8 @@ def test_every_page_is_html_for_people_and_json_for_programs(console: Driver, to
 def test_overview_says_what_runs(console: Driver) -> None:
     told = console.get("/")
     assert [agent["zone"] for agent in told["agents"]] == ["a"]
-    assert "the metadata has no copy in the bucket" in [each["finding"] for each in told["findings"]]
+    assert told["active"].startswith("the control plane at ")
+    assert [each["finding"] for each in told["findings"]] == told["troubles"]
 
 
 def test_topics_are_searched_and_paged_by_the_server(console: Driver, topic: str) -> None:

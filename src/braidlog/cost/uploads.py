@@ -84,7 +84,7 @@ def _pace(load: UploadLoad, price: Price, *, streams: int, early_per_s: float) -
 def kafka_month_usd(
     bytes_per_s: float, stored_bytes: float, price: Price, *, replicas: int = 3, zones: int = 3
 ) -> tuple[float, float]:
-    """Return a month of traffic between zones, and of disks, of the same load on Kafka.
+    """Return a month of traffic between zones, and of disks, on Kafka.
 
     Producers find a leader in their own zone by chance, followers are in other zones, and consumers read from the
     nearest replica. Brokers are not counted.

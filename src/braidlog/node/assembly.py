@@ -449,7 +449,7 @@ async def _start_agent(
 
 
 def _bind_metrics(stack: AsyncExitStack, address: Address | None) -> socket.socket | None:
-    """Bind the address of the metrics before the agent starts, which tells it to consoles."""
+    """Bind the metrics' address before the agent starts: it names it to consoles."""
     if address is None:
         return None
     return stack.enter_context(bind_http(address))

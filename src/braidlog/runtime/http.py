@@ -66,7 +66,7 @@ def _routes(metrics: Metrics, healthy: Probe, ready: Probe, gather: Gather | Non
 
 
 def bind_http(address: Address, what: str = "metrics", setting: str = "metrics_listen") -> socket.socket:
-    """Bind an address before anything is served there, so that others can be told its port."""
+    """Bind an address before it is served, so that others can be told its port."""
     try:
         return socket.create_server(
             (address.host, address.port), family=socket.AF_INET6 if ":" in address.host else socket.AF_INET
