@@ -68,7 +68,7 @@ WITHIN: dict[str, dict[str, set[str]]] = {
     "writing": {
         TOP: {"journal", "shards"},
         "journal": {TOP},
-        "shards": {TOP},
+        "shards": {TOP, "journal"},
     },
     "control": {
         TOP: {"groups", "interface", "jobs", "journals", "log", "metadata", "security", "transactions"},

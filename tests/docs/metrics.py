@@ -23,6 +23,8 @@ from braidlog.runtime.metrics import Metrics
 from braidlog.runtime.settings import AgentSettings
 from braidlog.runtime.watchdog import Watchdog
 from braidlog.writing.shards.board import Board, BoardShape
+from braidlog.writing.shards.file_states import FileStates
+from braidlog.writing.shards.link import ShardLinks
 
 OPENING = f"""# Metrics
 
@@ -76,6 +78,7 @@ class OwnLink:
         shape = BoardShape(2, slot_count=8, arena_bytes=4096)
         self.shard = 0
         self.board = Board(memoryview(bytearray(shape.size_bytes)), shape)
+        self.files = FileStates(memoryview(bytearray(FileStates.size_bytes(2, 8))), 2, 8)
 
     def try_lock(self, group: int) -> bool:
         return True
@@ -114,7 +117,7 @@ async def collect_all() -> dict[str, tuple[Metric, tuple[str, ...]]]:
     await service.start()
     try:
         metrics = Metrics()
-        Agent(service, store, clock, SeededEntropy(2), AgentSettings(), metrics, OwnLink())
+        Agent(service, store, clock, SeededEntropy(2), AgentSettings(), metrics, ShardLinks(OwnLink(), OwnLink()))
         for collector in (
             JournalMeters(service.parts.journals),
             CopyMeters(with_copy(metadata, store, clock, SeededEntropy("copy"), interval_s=10.0)),

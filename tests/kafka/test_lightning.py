@@ -17,6 +17,8 @@ from tests.kafka.clients import CLIENTS, SteadyProducer, numbers_by_partition
 from tests.kafka.reading import read_all
 from tests.kafka.topics import create_topic, error_name
 
+from braidlog.objects.format import decode_object_tail
+
 PARTITIONS = 2
 LIGHTNING_SETTINGS = {
     "scan_interval_ms": 500,
@@ -118,12 +120,12 @@ def status(control: Process) -> dict[str, Any]:
     return found
 
 
-def all_there(bootstrap: str, topic: str, count: int) -> bool:
+def all_there(bootstrap: str, topic: str, count: int, partition_count: int = PARTITIONS) -> bool:
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
     try:
         ends = [
             consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, number), timeout=60)[1]
-            for number in range(PARTITIONS)
+            for number in range(partition_count)
         ]
     except confluent_kafka.KafkaException:
         return False
@@ -132,13 +134,19 @@ def all_there(bootstrap: str, topic: str, count: int) -> bool:
     return sum(ends) >= count
 
 
-def check(bootstrap: str, topic: str, producer: SteadyProducer, *, in_order: bool) -> None:
+def check(
+    bootstrap: str, topic: str, producer: SteadyProducer, *, in_order: bool, partition_count: int = PARTITIONS
+) -> None:
     """Everything that was sent is there exactly once; of an idempotent producer in its order."""
     assert not producer.failed, dict(list(producer.failed.items())[:5])
-    wait_until(lambda: all_there(bootstrap, topic, producer.sent_count), timeout_s=120, what=f"the whole of {topic}")
-    numbers = numbers_by_partition(read_all(bootstrap, topic, PARTITIONS))
-    for partition in range(PARTITIONS):
-        sent = list(range(partition, producer.sent_count, PARTITIONS))
+    wait_until(
+        lambda: all_there(bootstrap, topic, producer.sent_count, partition_count),
+        timeout_s=120,
+        what=f"the whole of {topic}",
+    )
+    numbers = numbers_by_partition(read_all(bootstrap, topic, partition_count))
+    for partition in range(partition_count):
+        sent = list(range(partition, producer.sent_count, partition_count))
         there = numbers[partition]
         twice = [number for number, count in Counter(there).items() if count > 1]
         assert sorted(there) == sent, f"missing {sorted(set(sent) - set(there))[:5]}, twice {twice[:5]}"
@@ -230,18 +238,34 @@ def fences_of(cluster: Cluster, agent: Process) -> list[Path]:
     return [path for path in files if path.stat().st_size < 120]
 
 
+def partitions_in(path: Path) -> set[int]:
+    data = path.read_bytes()
+    return {extent.partition for extent in decode_object_tail(data, len(data)).extents}
+
+
 @pytest.mark.slow
-def test_shards_journal_what_they_take_themselves(cluster: Cluster) -> None:
-    cluster.settings.update(LIGHTNING_SETTINGS)
+def test_shards_share_their_journal_files(cluster: Cluster) -> None:
+    # Requests wait out the interval, so that those of both shards meet in one file.
+    cluster.settings.update(LIGHTNING_SETTINGS, upload_budget_usd_month=0, store_price="s3-standard")
     agent = cluster.agent(control=cluster.control(), shards=2)
     # So many that both shards lead some: which one leads a partition is as good as chance.
     topic = lightning_topic(agent.address, 32)
-    producer = SteadyProducer(agent.address, topic, partition_count=32, count_max=400, **{"enable.idempotence": True})
-    producer.wait_sent()
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": agent.address})
+    leaders = {
+        number: partition.leader for number, partition in admin.list_topics(topic).topics[topic].partitions.items()
+    }
+    assert len(set(leaders.values())) == 2
+    producer = SteadyProducer(agent.address, topic, partition_count=32, **{"enable.idempotence": True})
+    looked_at: set[Path] = set()
+
+    def found_shared() -> bool:
+        new = set(journal_files(cluster)) - looked_at
+        looked_at.update(new)
+        return any(len({leaders[number] for number in partitions_in(path)}) == 2 for path in new)
+
+    wait_until(found_shared, what="a journal file with records of both shards")
     producer.stop()
-    found = CLIENTS["confluent"].consume(agent.address, topic, 400, partitions=range(32))
-    assert numbers_by_partition(found) == {number: list(range(number, 400, 32)) for number in range(32)}
-    assert len({path.parts[-3] for path in journal_files(cluster)}) == 2
+    check(agent.address, topic, producer, in_order=True, partition_count=32)
 
 
 @pytest.mark.slow

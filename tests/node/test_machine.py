@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from braidlog.node.machine import Machine, ProcessLink
+from braidlog.node.machine import Machine
 from braidlog.writing.shards.board import BoardShape
 
 SHAPE = BoardShape(2, slot_count=8, arena_bytes=4096)
@@ -35,8 +35,8 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_memory_and_locks_are_shared_with_other_processes(machine: Machine) -> None:
-    board = machine.map_board()
-    assert machine.try_lock(0)
+    links = machine.links(0)
+    assert links.classic.try_lock(0)
     with subprocess.Popen(
         [sys.executable, "-c", LOCK_AND_WRITE, str(machine.memory_fd)],
         pass_fds=machine.fds,
@@ -45,15 +45,16 @@ def test_memory_and_locks_are_shared_with_other_processes(machine: Machine) -> N
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"locked\n"
-        assert board._bytes[-1] == 77
-        assert not machine.try_lock(1), "the other has it"
+        assert links.classic.files._words[-1] >> 56 == 77
+        assert not links.classic.try_lock(1), "the other has it"
+        assert links.journal.try_lock(1), "each path has its own locks"
         other.kill()
         other.wait()
-        assert machine.try_lock(1), "the kernel takes it back from the dead"
+        assert links.classic.try_lock(1), "the kernel takes it back from the dead"
 
 
 async def test_a_bell_is_heard_however_often_it_is_rung(machine: Machine) -> None:
-    links = [ProcessLink(machine, shard) for shard in range(2)]
+    links = [machine.links(shard).journal for shard in range(2)]
     heard = asyncio.Event()
     links[1].listen(heard.set)
     for _ in range(3):
@@ -61,7 +62,7 @@ async def test_a_bell_is_heard_however_often_it_is_rung(machine: Machine) -> Non
             links[0].wake(1)
         await heard.wait()
         heard.clear()
-    asyncio.get_running_loop().remove_reader(machine.bells[1].read_fd)
+    asyncio.get_running_loop().remove_reader(machine.bells[3].read_fd)
 
 
 def test_nothing_is_left_behind(machine: Machine) -> None:

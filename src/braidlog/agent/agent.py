@@ -60,7 +60,7 @@ from braidlog.runtime.turns import Turns
 from braidlog.security.rights import Authorizer
 from braidlog.writing.packing import Writer
 from braidlog.writing.path import Components, WritePath
-from braidlog.writing.shards.link import ShardLink
+from braidlog.writing.shards.link import ShardLinks
 
 log = structlog.get_logger(__name__)
 
@@ -85,9 +85,9 @@ class Agent:
         entropy: Entropy,
         settings: AgentSettings,
         metrics: Metrics,
-        link: ShardLink | None = None,
+        links: ShardLinks | None = None,
     ) -> None:
-        """With a `link`, this is one shard of several that share their uploads."""
+        """With `links`, this is one shard of several that share their uploads."""
         self.settings = settings
         self.incarnation = incarnation = entropy.token(8).hex()
         self._store = store
@@ -139,7 +139,7 @@ class Agent:
         # The write path, and the jobs that finish what other write paths have left behind.
         price = PRICES.get(settings.store_price) or price_for(store.url)
         self._topic_bills = TopicMeter(price, started_s=clock.monotonic_s())
-        self.write_path = self._build_write_path(link)
+        self.write_path = self._build_write_path(links)
         reachability.on_back.append(self.write_path.journal.ends.tell)
         self.replays = self._build_replays()
 
@@ -158,7 +158,7 @@ class Agent:
         self.port = settings.listen.port
         self._register_meters(metrics)
 
-    def _build_write_path(self, link: ShardLink | None) -> WritePath:
+    def _build_write_path(self, links: ShardLinks | None) -> WritePath:
         session = self._session
         return WritePath(
             Components(self._control, self._store, self._clock, self._entropy),
@@ -168,7 +168,7 @@ class Agent:
             self.ripcord,
             self._topic_bills,
             self._cache.insert,
-            link,
+            links,
         )
 
     def _build_replays(self) -> Worker:

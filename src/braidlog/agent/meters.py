@@ -94,8 +94,9 @@ class UploadsMeter(Collector):
         batcher = self._write_path.batcher_statistics()
         yield _gauge("backlog_bytes", "Bytes of records that wait for an upload.", batcher.backlog_bytes)
         yield _gauge("uploads_in_flight", "Uploads under way.", batcher.drafts_in_flight)
-        if self._write_path.shards is not None:
-            yield from _shard_figures(self._write_path.shards)
+        # The second scheduler, if there is one, is that of the journal.
+        for name, scheduler in zip(("upload", "journal_upload"), self._write_path.shards, strict=False):
+            yield from _shard_figures(f"braidlog_{name}", scheduler)
         yield from self._bills()
 
     def _bills(self) -> Iterator[Metric]:
@@ -215,15 +216,15 @@ def _replay_figures(replays: Worker) -> Metric:
     return jobs
 
 
-def _shard_figures(scheduler: ShardScheduler) -> Iterator[Metric]:
+def _shard_figures(name: str, scheduler: ShardScheduler) -> Iterator[Metric]:
     figures = scheduler.statistics
-    for name, text, place in (
+    for what, text, place in (
         ("groups", "Groups that the agent's shards form now.", figures.groups),
         ("shard", "The number of this shard.", figures.shard),
         ("group", "The group of this shard: the number of the group's first shard.", figures.group),
     ):
-        yield GaugeMetricFamily(f"braidlog_upload_{name}", text, value=place)
-    for name, text, value in (
+        yield GaugeMetricFamily(f"{name}_{what}", text, value=place)
+    for what, text, value in (
         ("splits", "Groups that this shard split.", figures.splits),
         ("merges", "Groups that this shard merged.", figures.merges),
         ("pulls", "Objects that this shard made of what its group held.", figures.pulls),
@@ -231,4 +232,4 @@ def _shard_figures(scheduler: ShardScheduler) -> Iterator[Metric]:
         ("locks", "Times that this shard took a group's lock.", figures.locks),
         ("locks_missed", "Times that this shard found a group's lock taken.", figures.locks_missed),
     ):
-        yield CounterMetricFamily(f"braidlog_upload_{name}", text, value)
+        yield CounterMetricFamily(f"{name}_{what}", text, value)

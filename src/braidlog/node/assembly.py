@@ -56,7 +56,7 @@ from braidlog.runtime.watchdog import Watchdog
 if TYPE_CHECKING:
     from braidlog.agent.agent import Agent
     from braidlog.node.shards import ShardSupervisor
-    from braidlog.writing.shards.link import ShardLink
+    from braidlog.writing.shards.link import ShardLinks
 
 UNREFERENCED_GRACE_S = 600.0
 """How long an object that nothing refers to stays, for reads that are under way."""
@@ -187,7 +187,7 @@ async def run_agent(settings: AgentSettings, surroundings: Surroundings | None =
 
 @asynccontextmanager
 async def run_shard(
-    settings: AgentSettings, link: "ShardLink | None", surroundings: Surroundings | None = None
+    settings: AgentSettings, links: "ShardLinks | None", surroundings: Surroundings | None = None
 ) -> AsyncIterator[Endpoints]:
     """Run one shard of an agent, or the whole agent if it has only one."""
     from braidlog.control.remote import connect_control
@@ -199,7 +199,7 @@ async def run_shard(
         control = connect_control(str(settings.control), clock=around.clock, entropy=around.entropy.fork("control"))
         stack.push_async_callback(control.close)
         listener = _bind_metrics(stack, settings.metrics_listen)
-        agent = await _start_agent(stack, _with_metrics(settings, listener), control, store, around, link)
+        agent = await _start_agent(stack, _with_metrics(settings, listener), control, store, around, links)
         metrics = await _start_http(stack, listener, around, _all_well(), _serving(agent))
         _watch_loop(stack, around)
         yield Endpoints(agent=agent, metrics=metrics)
@@ -438,11 +438,11 @@ async def _start_agent(
     control: ControlPlane,
     store: Store,
     around: Surroundings,
-    link: "ShardLink | None" = None,
+    links: "ShardLinks | None" = None,
 ) -> "Agent":
     from braidlog.agent.agent import Agent  # a control plane starts twice as fast without the Kafka codec
 
-    agent = Agent(control, store, around.clock, around.entropy.fork("agent"), settings, around.metrics, link)
+    agent = Agent(control, store, around.clock, around.entropy.fork("agent"), settings, around.metrics, links)
     await agent.start()
     stack.push_async_callback(agent.stop)
     return agent

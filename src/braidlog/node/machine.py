@@ -13,14 +13,23 @@ import mmap
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from braidlog.scheduling.policy import policy_named
 from braidlog.scheduling.shard_groups import group_ids
 from braidlog.writing.shards.board import Board, BoardShape
+from braidlog.writing.shards.file_states import FileStates
+from braidlog.writing.shards.link import ShardLinks
 
+SUPERVISOR = -1
+"""Stands for the process that started the shards, and is none itself."""
+FILE_COUNT = 8192
+"""How many of its latest journal files each shard tells the others of. Far more than may wait to be sequenced."""
+
+_BOARDS = 2
+_PAGE_BYTES = 4096
 _RING = (1).to_bytes(8, sys.byteorder)
 """Counts as one ring for an eventfd; a pipe takes any bytes."""
 _RINGS_BYTES = 4096
@@ -59,71 +68,86 @@ def _open_memory(size_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Open file descriptors: children inherit them under the same numbers."""
+    """Open file descriptors: children inherit them under the same numbers.
+
+    Classic and journaled requests have a board each, with its own locks and bells. The journal files' states follow.
+    """
 
     memory_fd: int
     bells: tuple[Bell, ...]
+    """Those of the classic board, by shard, and then those of the journal's."""
     shape: BoardShape
 
     @classmethod
     def create(cls, shape: BoardShape, policy: str) -> "Machine":
-        bells = tuple(Bell.create() for _ in range(shape.shard_count))
-        machine = cls(_open_memory(shape.size_bytes), bells, shape)
-        board = machine.map_board()
+        bells = tuple(Bell.create() for _ in range(_BOARDS * shape.shard_count))
+        machine = cls(_open_memory(_files_at(shape) + _files_bytes(shape)), bells, shape)
+        links = machine.links(SUPERVISOR)
         for group in group_ids(policy_named(policy).first_groups(shape.shard_count)):
             if group:
-                board.set_starts_group(group, True)
+                links.classic.board.set_starts_group(group, True)
+                links.journal.board.set_starts_group(group, True)
         return machine
 
-    def map_board(self) -> Board:
-        # The mapping lives as long as the board's views of it.
-        return Board(memoryview(mmap.mmap(self.memory_fd, self.shape.size_bytes)), self.shape)
+    def links(self, shard: int) -> ShardLinks:
+        """Map the memory for one shard's process, or for the supervisor's."""
+        # The mapping lives as long as the views of it.
+        memory = memoryview(mmap.mmap(self.memory_fd, _files_at(self.shape) + _files_bytes(self.shape)))
+        files = FileStates(memory[_files_at(self.shape) :], self.shape.shard_count, FILE_COUNT)
+        classic, journal = (ProcessLink(self, shard, number, memory, files) for number in range(_BOARDS))
+        return ShardLinks(classic, journal)
 
     @property
     def fds(self) -> tuple[int, ...]:
         return (self.memory_fd, *dict.fromkeys(fd for bell in self.bells for fd in bell))
-
-    def wake(self, shards: Sequence[int]) -> None:
-        for shard in shards:
-            try:
-                os.write(self.bells[shard].write_fd, _RING)
-            except BlockingIOError:
-                pass  # so many rings are unheard that there is no room for more; one of them will be heard
-
-    def try_lock(self, group: int) -> bool:
-        try:
-            fcntl.lockf(self.memory_fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, group)
-        except (BlockingIOError, PermissionError):
-            return False
-        return True
-
-    def unlock(self, group: int) -> None:
-        fcntl.lockf(self.memory_fd, fcntl.LOCK_UN, 1, group)
 
     def close(self) -> None:
         for fd in self.fds:
             os.close(fd)
 
 
-class ProcessLink:
-    """The seat of a shard that runs as its own process."""
+def _board_bytes(shape: BoardShape) -> int:
+    return -(-shape.size_bytes // _PAGE_BYTES) * _PAGE_BYTES
 
-    def __init__(self, machine: Machine, shard: int) -> None:
-        self._machine = machine
+
+def _files_at(shape: BoardShape) -> int:
+    return _BOARDS * _board_bytes(shape)
+
+
+def _files_bytes(shape: BoardShape) -> int:
+    return FileStates.size_bytes(shape.shard_count, FILE_COUNT)
+
+
+class ProcessLink:
+    """A shard's link to the others on one of the boards, between processes."""
+
+    def __init__(self, machine: Machine, shard: int, number: int, memory: memoryview, files: FileStates) -> None:
+        shape = machine.shape
         self.shard = shard
-        self.board = machine.map_board()
+        self.board = Board(memory[number * _board_bytes(shape) :], shape)
+        self.files = files
+        self._memory_fd = machine.memory_fd
+        self._locks_at = number * shape.shard_count
+        self._bells = machine.bells[self._locks_at : self._locks_at + shape.shard_count]
 
     def try_lock(self, group: int) -> bool:
-        return self._machine.try_lock(group)
+        try:
+            fcntl.lockf(self._memory_fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self._locks_at + group)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
 
     def unlock(self, group: int) -> None:
-        self._machine.unlock(group)
+        fcntl.lockf(self._memory_fd, fcntl.LOCK_UN, 1, self._locks_at + group)
 
     def wake(self, shard: int) -> None:
-        self._machine.wake([shard])
+        try:
+            os.write(self._bells[shard].write_fd, _RING)
+        except BlockingIOError:
+            pass  # so many rings are unheard that there is no room for more; one of them will be heard
 
     def listen(self, woken: Callable[[], None]) -> None:
-        bell_fd = self._machine.bells[self.shard].read_fd
+        bell_fd = self._bells[self.shard].read_fd
 
         def answer() -> None:
             try:

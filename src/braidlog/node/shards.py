@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from braidlog.node.machine import Bell, Machine, ProcessLink
+from braidlog.node.machine import SUPERVISOR, Bell, Machine
 from braidlog.runtime.backoff import Backoff
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
@@ -64,8 +64,7 @@ class ShardSupervisor:
         self._clock = clock
         self._entropy = entropy
         self._machine = Machine.create(BoardShape(shard_count), settings.upload_policy)
-        self._board = self._machine.map_board()
-        self._locks = GroupLocks(self._machine)
+        self._links = self._machine.links(SUPERVISOR)
         self._shards = [_Shard(number) for number in range(shard_count)]
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
@@ -207,16 +206,18 @@ class ShardSupervisor:
                 _kill(shard.process)
 
     async def _bury(self, number: int) -> None:
-        while not bury(self._board, self._locks, number):
-            await self._clock.sleep(LOCK_RETRY_S)
-        self._machine.wake(range(len(self._shards)))
+        for link in (self._links.classic, self._links.journal):
+            while not bury(link.board, GroupLocks(link), number):
+                await self._clock.sleep(LOCK_RETRY_S)
+            for shard in self._shards:
+                link.wake(shard.number)
 
     async def _watch(self) -> None:
         while True:
             await self._clock.sleep(1.0)
             now_s = self._clock.monotonic_s()
             for shard in self._shards:
-                seen_s = self._board.seen_s(shard.number)
+                seen_s = self._links.classic.board.seen_s(shard.number)
                 if (
                     shard.is_ready
                     and shard.process is not None
@@ -314,7 +315,7 @@ class ShardOrders:
         shape = BoardShape(shard_count, slot_count, arena_bytes)
         bells = tuple(Bell(*fds) for fds in told["bells"])
         self.shard: int = told["shard"]
-        self.link = ProcessLink(Machine(told["memory_fd"], bells, shape), self.shard)
+        self.links = Machine(told["memory_fd"], bells, shape).links(self.shard)
         self.settings = AgentSettings.model_validate(told["settings"])
         self._report_fd: int = told["report_fd"]
 

@@ -31,7 +31,7 @@ from braidlog.sim.virtual.clock import SimClock
 from braidlog.sim.virtual.loop import VirtualLoop
 from braidlog.sim.virtual.network import Network
 from braidlog.sim.virtual.process import Process
-from braidlog.sim.virtual.shard_table import Restless, SimTable
+from braidlog.sim.virtual.shard_table import Restless, SimTables
 from braidlog.sim.virtual.store import Bucket, SimStore, StoreWeather
 from braidlog.writing.shards.board import BoardShape
 
@@ -110,11 +110,11 @@ class SimCluster:
         """Its name."""
         self._images: dict[str, BucketMetadata] = {}
         self._boots = 0
-        self._seats: dict[str, tuple[SimTable, int]] = {}
+        self._seats: dict[str, tuple[SimTables, int]] = {}
         if plan.shard_count > 1:
             for agent in range(plan.agent_count):
                 shape = BoardShape(plan.shard_count, slot_count=64, arena_bytes=4 * 1024)
-                table = SimTable(loop, self._entropy.fork(f"table {agent}"), shape)
+                table = SimTables(loop, self._entropy.fork(f"table {agent}"), shape)
                 for shard in range(plan.shard_count):
                     self._seats[f"agent-{agent}.{shard}"] = (table, shard)
 
@@ -154,7 +154,7 @@ class SimCluster:
         """Restart a shard whose event loop does not run, as an agent's supervisor does."""
         for name, (table, shard) in self._seats.items():
             process = self.processes[name]
-            seen_s = table.board.seen_s(shard)
+            seen_s = table.classic.board.seen_s(shard)
             if process.is_alive and seen_s and self.loop.time() - seen_s > SHARD_SILENCE_S_MAX:
                 self.kill(name)
                 self.loop.call_later(0.1, self.boot, name)
@@ -268,12 +268,13 @@ class SimCluster:
             }
         )
         table, shard = self._seats.get(name, (None, 0))
-        link = table.sit_down(shard, process) if table is not None else None
+        links = table.sit_down(shard, process) if table is not None else None
         while True:
             control = connect_control(self._control_address, clock=clock, entropy=entropy.fork("rpc"))
-            agent = Agent(control, self._store(process, entropy), clock, entropy, settings, Metrics(), link)
-            if agent.write_path.shards is not None and self.plan.restless:
-                agent.write_path.shards.policy = Restless(entropy.fork("restless"))
+            agent = Agent(control, self._store(process, entropy), clock, entropy, settings, Metrics(), links)
+            if self.plan.restless:
+                for shards in agent.write_path.shards:
+                    shards.policy = Restless(entropy.fork("restless"))
             try:
                 await agent.start()
             except (BraidError, OSError):

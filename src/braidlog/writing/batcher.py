@@ -8,6 +8,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -30,6 +31,22 @@ class BatcherStatistics:
     backlog_bytes: int
     backlog_requests: int
     drafts_in_flight: int
+
+
+class BatchStage(Protocol):
+    """Gathers requests into drafts: a batcher, or the shards of an agent together."""
+
+    def submit(self, request: WriteRequest) -> None: ...
+
+    def uploaded(self, draft: Draft) -> None:
+        """Note that an upload has ended, well or badly."""
+        ...
+
+    async def flush(self) -> None:
+        """Upload what waits, and return when that has ended."""
+        ...
+
+    def batcher_statistics(self) -> BatcherStatistics: ...
 
 
 def _never() -> bool:
@@ -159,7 +176,7 @@ class Batcher:
     def drafts_in_flight(self) -> int:
         return self._in_flight
 
-    def uploaded(self, _: Draft) -> None:
+    def uploaded(self, draft: Draft) -> None:
         """Note that an upload has ended, well or badly: there is room for the next one."""
         self._in_flight -= 1
         if self._backlog:
@@ -182,5 +199,5 @@ class Batcher:
         finally:
             self._flushing = False
 
-    def statistics(self) -> BatcherStatistics:
+    def batcher_statistics(self) -> BatcherStatistics:
         return BatcherStatistics(self._backlog_bytes, len(self._backlog), self._in_flight)

@@ -4,6 +4,17 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from braidlog.runtime.errors import BraidError, Remedy
+
+
+class OrderLost(BraidError):
+    """Something comes before the node that may be sequenced at any time, or never.
+
+    So the node itself is not sequenced.
+    """
+
+    remedy = Remedy.RETRY
+
 
 @dataclass(eq=False, slots=True)
 class OrderNode:
@@ -16,6 +27,8 @@ class OrderNode:
 
     is_settled: bool = field(default=False, init=False)
     is_released: bool = field(default=False, init=False)
+    is_lost: bool = field(default=False, init=False)
+    """Whether something before it was left behind, and may be sequenced at any time."""
     predecessors_open: int = field(default=0, init=False)
     """Earlier nodes that are not released yet."""
     _successors: list["OrderNode"] = field(default_factory=list, init=False)
@@ -35,11 +48,16 @@ class OrderNode:
             called()
 
     async def wait_predecessors(self) -> None:
-        """Return when everything before this node is sequenced, or never will be."""
+        """Return when everything before this node is sequenced, or never will be.
+
+        Raises `OrderLost` if something before it was left behind.
+        """
         if self.predecessors_open:
             clear: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.when_clear(lambda: None if clear.done() else clear.set_result(None))
             await clear
+        if self.is_lost:
+            raise OrderLost("a batch before it waits in a journal", help="Send it again.")
 
     def settle(self) -> None:
         """Note that this node's own fate is known, and release whatever waited for that."""
@@ -58,3 +76,16 @@ class OrderNode:
                     if following.is_settled:
                         released.append(following)
             node._successors = []
+
+    def leave_behind(self) -> None:
+        """Let nothing that follows this node now be sequenced.
+
+        The node itself may be sequenced at any time, or never.
+        """
+        following = [*self._successors]
+        while following:
+            node = following.pop()
+            if not node.is_lost:
+                node.is_lost = True
+                following += node._successors
+        self.settle()

@@ -12,8 +12,8 @@ A request forward, and its result back:
         │                                             ▲
     Routing                                           ├───────────────── Unsequenced    journaled
         ├─ journaled ─▶ JournalPath                   │                      ▲
-        ▼                   │                         │                      │
-    ShardScheduler *        │                         │                      │
+        ▼                   ▼                         │                      │
+    ShardScheduler *    ShardScheduler *              │                      │
         ▼                   ▼                         │                      │
     Batcher             Batcher                       │                      │
         ▼                   ▼    drafts from here on  │                      │
@@ -27,7 +27,9 @@ A request forward, and its result back:
     Sequencing ── sequenced ──────────────────────────┘
 
     * In an agent with several shards. Another shard may pull the request from this shard's `Outbox` and upload it. Its
-      `Puller` then writes the result into the shared memory, and the outbox sends the request on its way back.
+      `Puller` then writes the result into the shared memory, and the outbox sends the request on its way back. The two
+      paths have boards and groups of their own. If the result is that the request is in a journal file of the puller,
+      `JournaledBatches` follows that file (`FileStates`) until it is sequenced.
 
 **The way back of a request** begins at `request.way_back`, its first result stage. Only `WritePath.submit` and
 `JournalPath.submit` set it. Each result stage knows the next one back, and the last calls `request.on_done`. A classic
@@ -58,10 +60,10 @@ from braidlog.scheduling.closing import CloseThresholds
 from braidlog.scheduling.policy import policy_named
 from braidlog.writing.ack_order import AckOrder
 from braidlog.writing.arena import Arena
-from braidlog.writing.batcher import Batcher, BatcherStatistics, BatchRules
+from braidlog.writing.batcher import Batcher, BatcherStatistics, BatchRules, BatchStage
 from braidlog.writing.billing import Billing
 from braidlog.writing.follow_on_failures import FollowOnFailures
-from braidlog.writing.journal.lazy_sequencing import LazySequencing
+from braidlog.writing.journal.lazy_sequencing import JournalFile, LazySequencing, OwnFile, TakenOverFile
 from braidlog.writing.journal.path import JournalPath
 from braidlog.writing.journal.sequence_ends import SequenceEnds
 from braidlog.writing.journal.unsequenced import Partition, Unsequenced
@@ -71,10 +73,13 @@ from braidlog.writing.packing import Packer, Writer
 from braidlog.writing.request import Draft, WriteRequest
 from braidlog.writing.routing import Routing
 from braidlog.writing.sequencing import Sequencing
-from braidlog.writing.shards.dead_writers import DeadWriters, Fence
-from braidlog.writing.shards.link import ShardLink
+from braidlog.writing.shards.dead_writers import DeadWriters, Fence, ReplayedWriters
+from braidlog.writing.shards.journaled_batches import JournaledBatches
+from braidlog.writing.shards.link import ShardLink, ShardLinks
+from braidlog.writing.shards.outbox import Fates
+from braidlog.writing.shards.puller import PulledDraft
 from braidlog.writing.shards.scheduler import ShardScheduler, ShardStages
-from braidlog.writing.stage import RequestStage
+from braidlog.writing.stage import DraftStage, RequestStage
 from braidlog.writing.uploader import Uploader
 from braidlog.writing.uploads import StoredListener, Uploads
 
@@ -150,9 +155,9 @@ class WritePath:
         outage: Outage,
         bills: TopicMeter,
         on_stored: StoredListener,
-        link: ShardLink | None,
+        links: ShardLinks | None,
     ) -> None:
-        """With a `link`, this is one shard of several that share their uploads."""
+        """With `links`, this is one shard of several that share their uploads."""
         self._components = components
         self._settings = settings
         self._writer = writer
@@ -178,14 +183,14 @@ class WritePath:
         self._orders_all_acks = settings.ripcord == "auto"
 
         # The way forward, from its end.
-        self._batcher, self.shards = self._build_classic(thresholds, link)
-        self.journal = self._build_journal(thresholds)
-        self._routing = Routing(self.shards or self._batcher, self.journal, self._is_journaled, self._unsequenced)
+        self.shards: list[ShardScheduler] = []
+        """The schedulers of the classic and of the journaled path, in an agent with several shards."""
+        self._batcher = self._build_classic(thresholds, links)
+        self.journal = self._build_journal(thresholds, links)
+        self._routing = Routing(self._batcher, self.journal, self._is_journaled, self._unsequenced)
         self.first_stage: RequestStage = self._routing
 
-    def _build_classic(
-        self, thresholds: CloseThresholds, link: ShardLink | None
-    ) -> tuple[Batcher, ShardScheduler | None]:
+    def _build_classic(self, thresholds: CloseThresholds, links: ShardLinks | None) -> BatchStage:
         store, clock, entropy = self._components.store, self._components.clock, self._components.entropy
         sequencing = Sequencing(
             self._components.control,
@@ -198,27 +203,15 @@ class WritePath:
         billing = Billing(sequencing, self._bills, clock, topic_name=self._topics.topic_name)
         packer = Packer(self._writer, self._arena, clock, entropy.fork("uploader"))
         uploader = Uploader(store, packer, Uploads(billing, self._uploads, self._uploaded, self._on_stored))
-        order = Order(uploader)
         rules = BatchRules(thresholds, self._request_timeout_s, lambda: sequencing.is_congested)
-        shard_count = link.board.shard_count if link is not None else 1
-        share = budget_share(self._budget.puts_per_s, self._budget.burst, 1, shard_count)
-        batcher = Batcher(order, rules, share, clock)
-        if link is None:
-            return batcher, None
+        if links is None:
+            return Batcher(Order(uploader), rules, self._budget, clock)
         fence = Fence(self._components.control, clock, entropy, call_timeout_s=self._call_timeout_s)
-        shards = ShardScheduler(
-            link,
-            ShardStages(batcher, order, uploader),
-            policy_named(self._settings.upload_policy),
-            self._budget,
-            clock,
-            entropy.fork("sharing"),
-            DeadWriters(fence, self._fences),
-            incarnation=self._writer.incarnation,
-        )
-        return batcher, shards
+        journaled = JournaledBatches(links.classic.files, links.classic.board, self._unsequenced, taken_over=True)
+        fates = Fates(DeadWriters(fence, self._fences), journaled)
+        return self._share(links.classic, uploader, rules, fates, entropy.fork("sharing"))
 
-    def _build_journal(self, thresholds: CloseThresholds) -> JournalPath:
+    def _build_journal(self, thresholds: CloseThresholds, links: ShardLinks | None) -> JournalPath:
         control, clock, entropy = self._components.control, self._components.clock, self._components.entropy
         ends = SequenceEnds(control, self._writer.incarnation, call_timeout_s=self._call_timeout_s)
         sequencing = LazySequencing(
@@ -226,7 +219,7 @@ class WritePath:
             clock,
             entropy.fork("lazy sequencing"),
             deadline_s=self._request_timeout_s,
-            unsequenced=self._unsequenced,
+            open_file=self._open_file,
         )
         billing = Billing(sequencing, self._bills, clock, topic_name=self._topics.topic_name)
         uploader = JournalUploader(
@@ -238,9 +231,42 @@ class WritePath:
             on_sequence_ended=ends.ended,
         )
         rules = BatchRules(thresholds, self._request_timeout_s)
-        batcher = Batcher(Order(uploader), rules, self._batcher.budget, clock)
+        batcher: BatchStage
+        if links is None:
+            batcher = Batcher(Order(uploader), rules, self._budget, clock)
+        else:
+            link = links.journal
+            journaled = JournaledBatches(link.files, link.board, self._unsequenced, taken_over=False)
+            fates = Fates(ReplayedWriters(), journaled)
+            batcher = self._share(link, uploader, rules, fates, entropy.fork("sharing journals"))
         ack_order = None if self._orders_all_acks else self._ack_order
-        return JournalPath(batcher, uploader, sequencing, self._unsequenced, ends, ack_order)
+        return JournalPath(batcher, uploader, sequencing, self._unsequenced, ends, ack_order, self._open_taken_over)
+
+    def _share(
+        self, link: ShardLink, uploader: DraftStage, rules: BatchRules, fates: Fates, entropy: Entropy
+    ) -> ShardScheduler:
+        """Build the part of one path that shares its uploads with other shards."""
+        clock = self._components.clock
+        order = Order(uploader)
+        share = budget_share(self._budget.puts_per_s, self._budget.burst, 1, link.board.shard_count)
+        shards = ShardScheduler(
+            link,
+            ShardStages(Batcher(order, rules, share, clock), order, uploader),
+            policy_named(self._settings.upload_policy),
+            self._budget,
+            clock,
+            entropy,
+            fates,
+            incarnation=self._writer.incarnation,
+        )
+        self.shards.append(shards)
+        return shards
+
+    def _open_file(self, draft: Draft) -> JournalFile:
+        return draft.open_file() if isinstance(draft, PulledDraft) else OwnFile(draft, self._unsequenced)
+
+    def _open_taken_over(self, draft: Draft) -> JournalFile:
+        return draft.open_file() if isinstance(draft, PulledDraft) else TakenOverFile(draft, self._unsequenced)
 
     # ── forward ──
 
@@ -278,7 +304,7 @@ class WritePath:
     # ── back ──
 
     def _uploaded(self, draft: Draft) -> None:
-        (self.shards or self._batcher).uploaded(draft)
+        self._batcher.uploaded(draft)
 
     def _journal_uploaded(self, draft: Draft) -> None:
         self.journal.uploaded(draft)
@@ -293,20 +319,20 @@ class WritePath:
     # ── life ──
 
     def start(self) -> None:
-        if self.shards is not None:
-            self.shards.start()
+        for shards in self.shards:
+            shards.start()
 
     async def flush(self) -> None:
         """Upload what waits without waiting for more. Return when it is all answered."""
-        await (self.shards or self._batcher).flush()
+        await self._batcher.flush()
         await self.journal.flush()
         await self._uploads.wait_all()
 
     async def finish(self, timeout_s: float) -> None:
         """Give journal files so much time to be sequenced, and stop."""
         await self.journal.finish(timeout_s)
-        if self.shards is not None:
-            self.shards.close()
+        for shards in self.shards:
+            shards.close()
         await self._fences.cancel_all()
 
     # ── figures ──
@@ -317,4 +343,4 @@ class WritePath:
         return self._routing.waiting_count
 
     def batcher_statistics(self) -> BatcherStatistics:
-        return self.shards.batcher_statistics() if self.shards is not None else self._batcher.statistics()
+        return self._batcher.batcher_statistics()

@@ -17,8 +17,8 @@ from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
 from braidlog.runtime.errors import BraidError, ControlAway, ControlUnavailable, DeadlineExceeded, Remedy
 from braidlog.runtime.tasks import TaskGroup
+from braidlog.writing.order_node import OrderLost
 from braidlog.writing.request import Draft
-from braidlog.writing.shards.puller import OrderLost
 
 log = structlog.get_logger(__name__)
 
@@ -165,6 +165,8 @@ class Sequencing:
             # It may be sequenced all the same: only the producer's own sequence numbers can tell.
             draft.fail(ErrorCode.not_enough_replicas_after_append, f"the control plane did not answer: {error}")
         except OrderLost as error:
+            if self._take_over is not None and await self._take_over(draft):
+                return
             draft.fail(ErrorCode.not_enough_replicas, f"it was not sequenced: {error}")
         except BraidError as error:
             log.error("object refused", key=draft.key, error=str(error), help=error.help)

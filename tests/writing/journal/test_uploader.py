@@ -18,7 +18,7 @@ from braidlog.runtime.tasks import TaskGroup
 from braidlog.writing.arena import Arena
 from braidlog.writing.follow_on_failures import FollowOnFailures
 from braidlog.writing.journal import lazy_sequencing
-from braidlog.writing.journal.lazy_sequencing import LazySequencing
+from braidlog.writing.journal.lazy_sequencing import LazySequencing, OwnFile
 from braidlog.writing.journal.unsequenced import Unsequenced
 from braidlog.writing.journal.uploader import JournalUploader
 from braidlog.writing.order import Order
@@ -77,7 +77,13 @@ class Path:
         unsequenced = Unsequenced(
             FollowOnFailures(self.clock), on_empty=lambda partition: None, on_left=lambda partitions: None
         )
-        self.lazy = LazySequencing(control, self.clock, SeededEntropy(2), deadline_s=10.0, unsequenced=unsequenced)
+        self.lazy = LazySequencing(
+            control,
+            self.clock,
+            SeededEntropy(2),
+            deadline_s=10.0,
+            open_file=lambda draft: OwnFile(draft, unsequenced),
+        )
         self.journal = JournalUploader(
             self.store,
             Packer(Writer("abc", "z", lambda: -1), Arena(free_bytes_max=0), self.clock, SeededEntropy(1)),

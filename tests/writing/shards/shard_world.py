@@ -23,9 +23,11 @@ from tests.writing.shards.shard_rig import ShardRig
 
 from braidlog.scheduling.shard_groups import group_ids
 from braidlog.writing.shards.board import _GROUP, _PULLS, LINE_BYTES, Board, BoardShape
+from braidlog.writing.shards.file_states import FileStates
 from braidlog.writing.shards.shard_groups import GroupLocks, bury
 
 QUIET_ROUNDS_MAX = 50
+FILE_COUNT = 8
 
 
 class WatchedMemory:
@@ -101,6 +103,7 @@ class TableLink:
         self._table = table
         self.shard = shard
         self.board = table.watched
+        self.files = table.files
 
     def try_lock(self, group: int) -> bool:
         return self._table.try_lock(group)
@@ -125,10 +128,14 @@ def _access_of(actor: str, place: int | tuple[str, int], *, writes: bool) -> Acc
 class Table:
     """The memory, the locks, and the shards around them. Actors are named after their shards."""
 
-    def __init__(self, world: World, shard_count: int, groups: Sequence[int]) -> None:
+    def __init__(self, world: World, shard_count: int, groups: Sequence[int], *, journaled: bool = False) -> None:
         self.world = world
+        self.journaled = journaled
+        self.handed_over: list[bytes] = []
+        """The batches of journal files, in the order in which they went to the control plane."""
         shape = BoardShape(shard_count, slot_count=4, arena_bytes=256)
-        self.memory = memoryview(bytearray(shape.size_bytes))
+        size_bytes = shape.size_bytes + FileStates.size_bytes(shard_count, FILE_COUNT)
+        self.memory = memoryview(bytearray(size_bytes))
         self.board = Board(self.memory, shape)
         """As it is, for checks."""
         self.groups_first = len(group_ids(groups))
@@ -137,6 +144,8 @@ class Table:
             if group:
                 self.board.set_starts_group(group, True)
         self.watched = Board(WatchedMemory(self, 0, shape.size_bytes), shape)  # type: ignore[arg-type]
+        watched_files: Any = WatchedMemory(self, shape.size_bytes, size_bytes)
+        self.files = FileStates(watched_files, shard_count, FILE_COUNT)
         asyncio._set_running_loop(Loop())  # type: ignore[arg-type]
         self.rigs = [self._sit_down(shard) for shard in range(shard_count)]
         self.dead: list[ShardRig] = []
@@ -145,7 +154,8 @@ class Table:
         world.check_end = self.check_end
 
     def _sit_down(self, shard: int) -> ShardRig:
-        rig = ShardRig(TableLink(self, shard), FakeClock(look_s=1.0))
+        rig = ShardRig(TableLink(self, shard), FakeClock(look_s=1.0), journaled=self.journaled)
+        rig.on_handed_over = self.handed_over.append
         rig.scheduler.start()
         return rig
 
@@ -179,6 +189,10 @@ class Table:
             rig.scheduler._tick()
         elif step == "answer":
             rig.answer()
+        elif step == "store":
+            rig.store()
+        elif step == "sequence":
+            rig.sequence()
         elif step == "hear":
             rig.scheduler._woken()
         else:
@@ -282,6 +296,7 @@ class Table:
         finally:
             asyncio._set_running_loop(None)
         self._check_batches()
+        self._check_order()
         groups = self.board.groups()
         if not self.dead:  # it might have died between the change and its own count of it
             changes = sum(rig.scheduler._regrouper.splits - rig.scheduler._regrouper.merges for rig in self.rigs)
@@ -302,3 +317,11 @@ class Table:
                     assert uploaded[records] == 1, f"{records!r} was acknowledged and is nowhere"
                 else:
                     assert self.dead, f"{records!r} was refused with {code}"
+
+    def _check_order(self) -> None:
+        """A shard's journaled batches go to the control plane in their order, and then it knows that they did."""
+        for rig in self.rigs:
+            own = [records for records in self.handed_over if records in rig.submitted]
+            assert own == sorted(own, key=rig.submitted.index), f"{own} went to the control plane in this order"
+            assert not len(rig.unsequenced), f"shard {rig.shard} waits for a file for ever"
+            assert self.dead or not rig.left, f"shard {rig.shard} took a file for left"

@@ -15,9 +15,10 @@ import structlog
 from tests.scheduling.group_map import check_groups
 from tests.writing.shards.shard_rig import ShardRig
 
-from braidlog.node.machine import Bell, Machine, ProcessLink
+from braidlog.node.machine import Bell, Machine
 from braidlog.runtime.clock import SystemClock
 from braidlog.writing.shards.board import Board, BoardShape, Ring
+from braidlog.writing.shards.link import ShardLink
 
 YIELDS_SHARE = 0.02
 REGROUPS_PER_ROUND = 10
@@ -57,22 +58,24 @@ def make_restless(board: Board, entropy: random.Random) -> None:
         board._starts = RestlessWords(board._starts, entropy)  # type: ignore[assignment]
 
 
-class WatchingLink(ProcessLink):
+class WatchingLink:
     """Knows which locks this process holds."""
 
-    def __init__(self, machine: Machine, shard: int) -> None:
-        super().__init__(machine, shard)
+    def __init__(self, link: ShardLink) -> None:
+        self._link = link
+        self.shard, self.board, self.files = link.shard, link.board, link.files
+        self.wake, self.listen = link.wake, link.listen
         self.held: set[int] = set()
 
     def try_lock(self, group: int) -> bool:
-        taken = super().try_lock(group)
+        taken = self._link.try_lock(group)
         if taken:
             self.held.add(group)
         return taken
 
     def unlock(self, group: int) -> None:
         self.held.discard(group)
-        super().unlock(group)
+        self._link.unlock(group)
 
 
 def watch_heads(link: WatchingLink) -> None:
@@ -96,16 +99,18 @@ def fail(done: Path, context: dict[str, Any]) -> None:
     sys.stderr.write(f"{context}\n")
 
 
-async def run(machine: Machine, shard: int, rounds: int, done: Path) -> dict[str, Any]:
+async def run(machine: Machine, shard: int, rounds: int, done: Path, *, journaled: bool) -> dict[str, Any]:
     """`done` is a folder in which each leaves a file when all its batches are answered. Until all are there, others'
     batches must still be pulled and answered."""
-    link = WatchingLink(machine, shard)
+    links = machine.links(shard)
+    link = WatchingLink(links.journal if journaled else links.classic)
     board = link.board
     watch_heads(link)
     entropy = random.Random(shard)
     make_restless(board, entropy)
     asyncio.get_running_loop().set_exception_handler(lambda _, context: fail(done, context))
-    rig = ShardRig(link, SystemClock())
+    link.files._words = RestlessWords(link.files._words, entropy)  # type: ignore[assignment]
+    rig = ShardRig(link, SystemClock(), journaled=journaled)
     rig.scheduler.start()
     others = range(board.shard_count)
     while not all(board.is_serving(other) for other in others):
@@ -117,7 +122,7 @@ async def run(machine: Machine, shard: int, rounds: int, done: Path) -> dict[str
                 rig.policy.wants = "split" if entropy.random() < 0.5 else "merge"
                 rig.scheduler._regrouper.step(rig.policy)
                 check_groups(board.groups())
-        elif rig.is_all_answered:
+        elif rig.is_quiet:
             (done / str(shard)).touch()
         if (done / FAILED).exists():
             sys.exit(f"shard {shard} gives up, because another has failed")
@@ -135,16 +140,19 @@ async def run(machine: Machine, shard: int, rounds: int, done: Path) -> dict[str
         "splits": figures.splits,
         "merges": figures.merges,
         "pulls": figures.pulls,
+        "left": len(rig.left),
     }
 
 
 def main() -> None:
     told = json.loads(sys.argv[1])
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    machine = Machine(told["memory_fd"], tuple(Bell(*fds) for fds in told["bells"]), BoardShape(*told["shape"]))
+    bells = tuple(Bell(*fds) for fds in told["bells"])
+    machine = Machine(told["memory_fd"], bells, BoardShape(*told["shape"]))
     done = Path(told["done"])
     try:
-        print(json.dumps(asyncio.run(run(machine, told["shard"], told["rounds"], done))))
+        report = asyncio.run(run(machine, told["shard"], told["rounds"], done, journaled=told["journaled"]))
+        print(json.dumps(report))
     except BaseException:
         (done / FAILED).touch()
         raise

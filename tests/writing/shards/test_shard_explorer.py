@@ -17,8 +17,11 @@ from tests.writing.shards.explorer import Access, Explored, World, explore
 from tests.writing.shards.shard_world import Table
 
 from braidlog.sim.mistakes.mistake import replaced
+from braidlog.writing.order_node import OrderNode
 from braidlog.writing.shards import board as board_module
 from braidlog.writing.shards.board import Board, Outcome, Ring
+from braidlog.writing.shards.file_states import FileState, FileStates
+from braidlog.writing.shards.outbox import Outbox
 from braidlog.writing.shards.puller import PulledDraft
 from braidlog.writing.shards.scheduler import ShardScheduler
 from braidlog.writing.shards.shard_groups import GroupLocks, Regrouper
@@ -41,10 +44,11 @@ class Configuration:
     """The steps of each shard before that."""
     dies: int | None = None
     """A shard that dies at any moment of it."""
+    journaled: bool = False
 
     def build(self) -> World:
         world = World()
-        table = Table(world, len(self.groups), self.groups)
+        table = Table(world, len(self.groups), self.groups, journaled=self.journaled)
         for shard, steps in self.before.items():
             table.before(shard, *steps)
         for shard, steps in self.shards.items():
@@ -67,6 +71,18 @@ CONFIGURATIONS = {
     "one joins and writes": Configuration([0, 1], {0: ("merge",), 1: ("write", "pump")}, {}),
     "an answer comes back": Configuration([0, 0], {0: ("answer",), 1: ("hear",)}, {1: WAITING, 0: ("pump",)}),
     "a puller dies": Configuration([0, 0], {0: ("write", "pump")}, {1: WAITING}, dies=0),
+    "the second file of a partition is stored first": Configuration(
+        [0, 0],
+        {0: ("store", "sequence"), 1: (*WAITING, "pump", "store", "hear", "sequence")},
+        {1: WAITING, 0: ("pump",)},
+        journaled=True,
+    ),
+    "a journal file goes its way": Configuration(
+        [0, 0], {0: ("store", "sequence"), 1: ("hear", "hear")}, {1: WAITING, 0: ("pump",)}, journaled=True
+    ),
+    "a shard dies with a journal file": Configuration(
+        [0, 0], {0: ("store", "sequence"), 1: ("hear",)}, {1: WAITING, 0: ("pump",)}, dies=0, journaled=True
+    ),
     "a group splits while it is pulled": Configuration(
         [0, 0, 0, 0], {0: ("split",), 1: ("pump",)}, {2: WAITING, 1: WAITING}
     ),
@@ -80,7 +96,7 @@ CONFIGURATIONS = {
 BOTH_HALVES_PULL = Configuration([0, 0, 0, 0], {0: ("split",), 1: ("pump",), 2: ("pump",)}, {2: WAITING, 1: WAITING})
 """Three shards have too many orders to explore all of them; few of them find a mistake."""
 
-QUICK = list(CONFIGURATIONS)[:7]
+QUICK = list(CONFIGURATIONS)[:8]
 ORDERS_MAX = 20_000
 
 
@@ -210,7 +226,7 @@ def outcome_read_before_it_is_checked() -> AbstractContextManager[None]:
 
     def read_twice(self: Ring, ticket: int) -> Outcome | None:
         at = self._slot(ticket) + board_module._OUTCOME_AT + 4
-        _, error_code, base_offset, log_start_offset, _ = board_module._OUTCOME.unpack_from(
+        _, error_code, base_offset, log_start_offset, _, _ = board_module._OUTCOME.unpack_from(
             bytes(self._slots[at : at + board_module._OUTCOME.size])
         )
         return Outcome(error_code, base_offset, log_start_offset) if outcome(self, ticket) is not None else None
@@ -246,6 +262,27 @@ def taken_back_without_the_lock() -> AbstractContextManager[None]:
     return replaced((ShardScheduler, "_stop_sharing", stop_sharing))
 
 
+def answered_is_never_cleared() -> AbstractContextManager[None]:
+    """A shard does not say that a batch may be sequenced once the batch is answered, as a journaled one soon is."""
+    clear = Outbox._clear
+
+    def clear_unanswered(self: Outbox, ticket: int, node: OrderNode) -> None:
+        if ticket in self._published:
+            clear(self, ticket, node)
+
+    return replaced((Outbox, "_clear", clear_unanswered))
+
+
+def stored_is_handed_over() -> AbstractContextManager[None]:
+    """A shard lets its next batch be sequenced as soon as the one before it is stored."""
+    state = FileStates.state
+
+    def state_too_far(self: FileStates, shard: int, number: int) -> FileState:
+        return max(state(self, shard, number), FileState.HANDED_OVER)
+
+    return replaced((FileStates, "state", state_too_far))
+
+
 @pytest.mark.parametrize(
     ("plant", "name", "trouble"),
     [
@@ -258,6 +295,8 @@ def taken_back_without_the_lock() -> AbstractContextManager[None]:
         (outcome_read_before_it_is_checked, "an answer comes back", "offset"),
         (marked_after_the_head, "a puller dies", "never answered"),
         (taken_back_without_the_lock, "one is alone again", "without the lock"),
+        (answered_is_never_cleared, "the second file of a partition is stored first", "waits for a file for ever"),
+        (stored_is_handed_over, "the second file of a partition is stored first", "in this order"),
     ],
 )
 def test_a_mistake_is_found(plant: Callable[[], AbstractContextManager[None]], name: str, trouble: str) -> None:

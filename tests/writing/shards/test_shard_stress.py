@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.scheduling.group_map import check_groups
 
-from braidlog.node.machine import Machine
+from braidlog.node.machine import SUPERVISOR, Machine
 from braidlog.scheduling.shard_groups import group_ids
 from braidlog.writing.shards.board import BoardShape
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 ENDS_S_MAX = 200.0
 
 
-def run_shards(shard_count: int, rounds: int, done: Path) -> list[dict[str, Any]]:
+def run_shards(shard_count: int, rounds: int, done: Path, *, journaled: bool = False) -> list[dict[str, Any]]:
     """Each shard writes one batch a round, and splits or merges its group if it can. Whoever sees an invalid map, or
     pulls without the lock of the ring's group, ends at once."""
     shape = BoardShape(shard_count, slot_count=64, arena_bytes=4096)
@@ -35,6 +35,7 @@ def run_shards(shard_count: int, rounds: int, done: Path) -> list[dict[str, Any]
                 "bells": machine.bells,
                 "shape": [shape.shard_count, shape.slot_count, shape.arena_bytes],
                 "rounds": rounds,
+                "journaled": journaled,
                 "done": str(done),
             }
             process = stack.enter_context(
@@ -49,8 +50,8 @@ def run_shards(shard_count: int, rounds: int, done: Path) -> list[dict[str, Any]
             processes.append(process)
         reports = [json.loads(process.communicate(timeout=ENDS_S_MAX)[0] or b"null") for process in processes]
         assert all(reports), "a shard has failed: its reason is above"
-        board = machine.map_board()
-        groups = board.groups()
+        links = machine.links(SUPERVISOR)
+        groups = (links.journal if journaled else links.classic).board.groups()
         check_groups(groups)
         # Every split was made once, and every merge undid one: no change of the map was lost.
         splits, merges = (sum(report[what] for report in reports) for what in ("splits", "merges"))
@@ -65,10 +66,16 @@ def check(reports: list[dict[str, Any]], rounds: int) -> None:
     assert not any(report["errors"] for report in reports)
     assert sum(report["splits"] for report in reports) > rounds
     assert sum(report["pulls"] for report in reports) > 0
+    assert not any(report["left"] for report in reports), "somebody lost sight of a file"
+
+
+def test_four_shards_journal_together(tmp_path: Path) -> None:
+    """Every shard hears of all its batches that they are stored, and later that they are sequenced."""
+    check(run_shards(4, 100, tmp_path, journaled=True), 100)
 
 
 def test_four_shards_regroup_and_pull_at_once(tmp_path: Path) -> None:
-    check(run_shards(4, 200, tmp_path), 200)
+    check(run_shards(4, 100, tmp_path), 100)
 
 
 def test_and_on_a_machine_without_memfd_and_eventfd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,6 +85,7 @@ def test_and_on_a_machine_without_memfd_and_eventfd(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("journaled", [False, True])
 @pytest.mark.parametrize("shard_count", [3, 8])
-def test_more_shards_regroup_and_pull_at_once(shard_count: int, tmp_path: Path) -> None:
-    check(run_shards(shard_count, 1_000, tmp_path), 1_000)
+def test_more_shards_regroup_and_pull_at_once(shard_count: int, journaled: bool, tmp_path: Path) -> None:
+    check(run_shards(shard_count, 1_000, tmp_path, journaled=journaled), 1_000)

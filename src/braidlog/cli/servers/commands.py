@@ -161,7 +161,7 @@ def shard() -> None:
     async def start() -> "AsyncIterator[Endpoints]":
         from braidlog.node.assembly import run_shard
 
-        async with run_shard(orders.settings, orders.link) as endpoints:
+        async with run_shard(orders.settings, orders.links) as endpoints:
             assert endpoints.agent is not None
             orders.report(endpoints.agent.port, endpoints.metrics)
             orders.stop_with_supervisor()

@@ -10,8 +10,11 @@ from braidlog.scheduling.policy import Adaptive
 from braidlog.scheduling.regrouping import Merge, RegroupThresholds, Split, Standing
 from braidlog.scheduling.shard_groups import buddy, members
 from braidlog.sim.mistakes.mistake import mistake, replaced
-from braidlog.writing.request import WriteRequest
-from braidlog.writing.shards.board import Clearance, Outcome, Ring
+from braidlog.writing.journal.uploader import JournalUploader
+from braidlog.writing.order_node import OrderNode
+from braidlog.writing.request import Draft, WriteRequest
+from braidlog.writing.shards.board import Clearance, Outcome, PullerId, Ring
+from braidlog.writing.shards.journaled_batches import JournaledBatches
 from braidlog.writing.shards.outbox import Outbox
 from braidlog.writing.shards.puller import PulledDraft, Puller
 from braidlog.writing.shards.scheduler import ShardScheduler
@@ -122,7 +125,7 @@ def _stale_outcome_taken() -> AbstractContextManager[None]:
 
     def outcome(self: Ring, ticket: int) -> Outcome | None:
         at = self._slot(ticket) + board._OUTCOME_AT + 4
-        _, error_code, base_offset, log_start_offset, _ = board._OUTCOME.unpack_from(self._slots, at)
+        _, error_code, base_offset, log_start_offset, _, _ = board._OUTCOME.unpack_from(self._slots, at)
         return Outcome(error_code, base_offset, log_start_offset) if any(self._slots[at : at + 8]) else None
 
     return replaced((Ring, "publish", publish), (Ring, "outcome", outcome))
@@ -141,6 +144,32 @@ def _pull_loses_a_batch() -> AbstractContextManager[None]:
         return draft
 
     return replaced((Puller, "pull", pull))
+
+
+@mistake("Acknowledges a journaled batch that another shard has pulled before it is stored.", "lightning-shards")
+def _acknowledge_what_is_pulled() -> AbstractContextManager[None]:
+    original = JournalUploader.submit
+
+    def submit(self: JournalUploader, draft: Draft) -> None:
+        original(self, draft)
+        if isinstance(draft, PulledDraft):
+            draft.open_file()
+            for requests in draft.partitions.values():
+                for request in requests:
+                    _pretend(request)
+
+    return replaced((JournalUploader, "submit", submit))
+
+
+@mistake("Lets batches on the classic path overtake one that another shard has journaled.", "ripcord-shards")
+def _order_lost_across_an_outage() -> AbstractContextManager[None]:
+    original = JournaledBatches.add
+
+    def add(self: JournaledBatches, puller: PullerId, number: int, node: OrderNode, partition: Any) -> None:
+        original(self, puller, number, node, partition)
+        node.settle()
+
+    return replaced((JournaledBatches, "add", add))
 
 
 def _pretend(request: WriteRequest) -> None:

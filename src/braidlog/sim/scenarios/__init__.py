@@ -37,5 +37,7 @@ SCENARIOS = {
     "lightning-sleepers": PlannedScenario(journals.lightning_sleepers, journals.JOURNAL_PLAN),
     "lightning-outage": PlannedScenario(journals.lightning_outage, journals.LIGHTNING_OUTAGE_PLAN),
     "ripcord": PlannedScenario(journals.ripcord, journals.RIPCORD_PLAN),
+    "lightning-shards": PlannedScenario(journals.lightning, journals.LIGHTNING_SHARDS_PLAN),
+    "ripcord-shards": PlannedScenario(journals.ripcord, journals.RIPCORD_SHARDS_PLAN),
     "ripcord-on": PlannedScenario(journals.ripcord_on, journals.RIPCORD_ON_PLAN),
 }

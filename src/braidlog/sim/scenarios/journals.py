@@ -197,6 +197,10 @@ LIGHTNING_OUTAGE_PLAN = replace(
     ),
 )
 RIPCORD_PLAN = replace(JOURNAL_PLAN, ripcord="auto")
+LIGHTNING_SHARDS_PLAN = replace(
+    LIGHTNING_PLAN, agent_count=1, shard_count=4, restless=True, upload_size_bytes=4 * 1024, uploads_in_flight_max=2
+)
+RIPCORD_SHARDS_PLAN = replace(LIGHTNING_SHARDS_PLAN, ripcord="auto")
 
 
 async def ripcord_on(world: World) -> None:

@@ -1,6 +1,6 @@
-"""The board, locks and bells that the shards of a simulated agent share.
+"""The boards, locks and bells that the shards of a simulated agent share.
 
-The board is the real one. The table also checks what no client can see: how long a group's lock is held, and which
+The boards are the real ones. A table also checks what no client can see: how long a group's lock is held, and which
 process changes the groups.
 """
 
@@ -13,29 +13,56 @@ from braidlog.scheduling.shard_groups import buddy, group_ids, halves, members
 from braidlog.sim.virtual.loop import VirtualLoop
 from braidlog.sim.virtual.process import Process
 from braidlog.writing.shards.board import Board, BoardShape
+from braidlog.writing.shards.file_states import FileStates
+from braidlog.writing.shards.link import ShardLinks
 
 RING_S_MAX = 0.001
 
 
-class SimTable:
+FILE_COUNT = 64
+
+
+class SimTables:
+    """The tables of one agent: of its classic and of its journaled path.
+
+    Both have the same states of journal files.
+    """
+
     def __init__(self, loop: VirtualLoop, entropy: Entropy, shape: BoardShape) -> None:
+        memory = memoryview(bytearray(FileStates.size_bytes(shape.shard_count, FILE_COUNT)))
+        files = FileStates(memory, shape.shard_count, FILE_COUNT)
+        self.classic = SimTable(loop, entropy.fork("classic"), shape, files)
+        self.journal = SimTable(loop, entropy.fork("journal"), shape, files)
+
+    def sit_down(self, shard: int, process: Process) -> ShardLinks:
+        return ShardLinks(SimLink(self.classic, shard, process), SimLink(self.journal, shard, process))
+
+    def bury(self, shard: int) -> None:
+        """Clean up after a shard that has died, as its supervisor does."""
+        self.classic.bury(shard)
+        self.journal.bury(shard)
+
+    @property
+    def troubles(self) -> list[str]:
+        return [*self.classic.troubles, *self.journal.troubles]
+
+
+class SimTable:
+    def __init__(self, loop: VirtualLoop, entropy: Entropy, shape: BoardShape, files: FileStates) -> None:
         self.loop = loop
         self.entropy = entropy.fork("bells")
+        self.files = files
         self.board = _WatchedBoard(self, shape)
         self.locks: dict[int, tuple[Process, float]] = {}
         """The process that holds each group's lock, and since when."""
         self.listeners: dict[int, tuple[Process, Callable[[], None]]] = {}
         self.troubles: list[str] = []
 
-    def sit_down(self, shard: int, process: Process) -> "SimLink":
-        return SimLink(self, shard, process)
-
     def holder(self, group: int) -> Process | None:
         held = self.locks.get(group)
         return held[0] if held is not None and held[0].is_alive else None
 
     def bury(self, shard: int) -> None:
-        """Clean up after a shard that has died, as its supervisor does."""
         self.board.bury(shard)
         for other in range(self.board.shard_count):
             self.wake(other)
@@ -95,6 +122,7 @@ class SimLink:
         self._process = process
         self.shard = shard
         self.board: Board = table.board
+        self.files = table.files
 
     def try_lock(self, group: int) -> bool:
         if self._table.holder(group) is not None:

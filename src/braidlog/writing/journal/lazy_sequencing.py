@@ -4,7 +4,9 @@ A file's requests are acknowledged at once.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 from kio.schema.errors import ErrorCode
@@ -14,7 +16,8 @@ from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
 from braidlog.runtime.errors import BraidError
 from braidlog.runtime.tasks import TaskGroup
-from braidlog.writing.journal.unsequenced import Partition, Unsequenced
+from braidlog.writing.journal.unsequenced import Unsequenced
+from braidlog.writing.order_node import OrderLost
 from braidlog.writing.request import Draft
 from braidlog.writing.sequencing import REPEATED, commit_until, wait_predecessors
 
@@ -40,6 +43,64 @@ class LazyStatistics:
     """Bytes of the footers of pending files."""
 
 
+class JournalFile(Protocol):
+    """A stored file, for those who want to know how far it is."""
+
+    def handed_over(self) -> None:
+        """It is on its way to the control plane: files behind it may follow."""
+        ...
+
+    def sequenced(self) -> None: ...
+
+    def left(self) -> None:
+        """This agent could not have it sequenced. A replay will."""
+        ...
+
+
+class OwnFile:
+    """A file with this shard's own requests only."""
+
+    def __init__(self, draft: Draft, unsequenced: Unsequenced) -> None:
+        self._draft = draft
+        self._unsequenced = unsequenced
+        self._partitions = {partition: len(requests) for partition, requests in draft.partitions.items()}
+
+    def handed_over(self) -> None:
+        self._draft.settle()
+
+    def sequenced(self) -> None:
+        self._unsequenced.sequenced(self._partitions)
+
+    def left(self) -> None:
+        self._draft.settle()
+        self._unsequenced.left(self._partitions)
+
+
+class TakenOverFile(OwnFile):
+    """A file with this shard's own requests from the classic path.
+
+    The control plane went away before they were sequenced. Others behind them are still on it. They wait until the file is sequenced, and are refused if it is left.
+    """
+
+    def __init__(self, draft: Draft, unsequenced: Unsequenced) -> None:
+        super().__init__(draft, unsequenced)
+        for partition, count in self._partitions.items():
+            for _ in range(count):
+                unsequenced.add(partition)
+
+    def handed_over(self) -> None:
+        """Let nothing follow yet."""
+
+    def sequenced(self) -> None:
+        self._draft.settle()
+        super().sequenced()
+
+    def left(self) -> None:
+        # First of all, so that nothing new follows on the classic path.
+        self._unsequenced.left(self._partitions)
+        self._draft.leave_behind()
+
+
 class LazySequencing:
     """Keeps the order of arrival as long as the control plane answers.
 
@@ -56,13 +117,14 @@ class LazySequencing:
         entropy: Entropy,
         *,
         deadline_s: float,
-        unsequenced: Unsequenced,
+        open_file: Callable[[Draft], JournalFile],
     ) -> None:
+        """`open_file` gets each stored draft before its requests are acknowledged."""
         self._control = control
         self._clock = clock
         self._entropy = entropy
         self._deadline_s = deadline_s
-        self._unsequenced = unsequenced
+        self._open_file = open_file
         self._tasks = TaskGroup("lazy sequencing")
         self._sequenced = self._left = self._pending_bytes = 0
 
@@ -70,16 +132,18 @@ class LazySequencing:
         return LazyStatistics(self._sequenced, self._left, len(self._tasks), self._pending_bytes)
 
     def submit(self, draft: Draft) -> None:
+        self.follow(draft, self._open_file(draft))
+
+    def follow(self, draft: Draft, file: JournalFile) -> None:
+        """Acknowledge the requests of a stored draft, and have it sequenced."""
         request = CommitObject(draft.key, len(draft.packed), draft.footer)
-        partitions = {partition: len(requests) for partition, requests in draft.partitions.items()}
         self._acknowledge(draft)
         if len(self._tasks) >= FILES_PENDING_MAX or self._pending_bytes >= FOOTER_BYTES_PENDING_MAX:
             self._left += 1
-            draft.settle()
-            self._unsequenced.left(partitions)
+            file.left()
             return
         deadline_s = self._clock.monotonic_s() + self._deadline_s
-        self._tasks.spawn(self._sequence(draft, request, partitions, deadline_s))
+        self._tasks.spawn(self._sequence(draft, request, file, deadline_s))
 
     def _acknowledge(self, draft: Draft) -> None:
         draft.answered()
@@ -90,14 +154,16 @@ class LazySequencing:
                 request.base_offset = UNKNOWN_BASE_OFFSET
                 request.way_back(request)
 
-    async def _sequence(
-        self, draft: Draft, request: CommitObject, partitions: dict[Partition, int], deadline_s: float
-    ) -> None:
+    async def _sequence(self, draft: Draft, request: CommitObject, file: JournalFile, deadline_s: float) -> None:
         self._pending_bytes += len(request.footer)
-        is_sequenced = is_handed_over = False
+        is_sequenced = False
         try:
-            await wait_predecessors(draft, self._clock, deadline_s)
-            is_handed_over = self._let_others_follow(draft)
+            try:
+                await wait_predecessors(draft, self._clock, deadline_s)
+            except OrderLost:
+                pass  # A shard died with its connections. Sequence numbers keep the order of idempotent producers.
+            # Files behind this one may follow once it is on its way.
+            asyncio.get_running_loop().call_soon(file.handed_over)
             verdict = await commit_until(self._control, request, self._clock, self._entropy, deadline_s=deadline_s)
             is_sequenced = verdict.error_code == ErrorCode.none
             if not is_sequenced:
@@ -112,17 +178,7 @@ class LazySequencing:
             self._pending_bytes -= len(request.footer)
             self._sequenced += is_sequenced
             self._left += not is_sequenced
-            if not is_handed_over:
-                draft.settle()
-            (self._unsequenced.sequenced if is_sequenced else self._unsequenced.left)(partitions)
-
-    def _let_others_follow(self, draft: Draft) -> bool:
-        """Release the files behind this one once it is on its way.
-
-        It goes to the control plane.
-        """
-        asyncio.get_running_loop().call_soon(draft.settle)
-        return True
+            (file.sequenced if is_sequenced else file.left)()
 
     async def finish(self, timeout_s: float) -> None:
         """Return when all files are sequenced, or the time is up.

@@ -3,12 +3,14 @@
 `writing.path` puts it together and shows the whole picture.
 """
 
+from collections.abc import Callable
+
 import structlog
 
 from braidlog.objects.store import StoreError
 from braidlog.writing.ack_order import AckOrder
-from braidlog.writing.batcher import Batcher, BatcherStatistics
-from braidlog.writing.journal.lazy_sequencing import LazySequencing, LazyStatistics
+from braidlog.writing.batcher import BatcherStatistics, BatchStage
+from braidlog.writing.journal.lazy_sequencing import JournalFile, LazySequencing, LazyStatistics
 from braidlog.writing.journal.sequence_ends import SequenceEnds
 from braidlog.writing.journal.unsequenced import Unsequenced
 from braidlog.writing.journal.uploader import JournalStatistics, JournalUploader
@@ -21,25 +23,30 @@ class JournalPath:
     """The stages of journaled topics, from the first to the last.
 
     It has a batcher of its own, so that nothing here waits for an object of classic topics; budget and memory are
-    shared with those. A shard journals its own requests: waiting for other shards would gain little, and these topics
-    are for those who do not want to wait.
+    shared with those. The shards of an agent share their journal files as they share other objects, in groups of their
+    own: the puller puts the requests of all members into its own journal.
     """
 
     def __init__(
         self,
-        batcher: Batcher,
+        batcher: BatchStage,
         uploader: JournalUploader,
         sequencing: LazySequencing,
         unsequenced: Unsequenced,
         ends: SequenceEnds,
         ack_order: AckOrder | None,
+        open_taken_over: Callable[[Draft], JournalFile],
     ) -> None:
-        """`ack_order` is None if requests were announced to it before they came here."""
+        """`ack_order` is None if requests were announced to it before they came here.
+
+        `open_taken_over` gets classic drafts that are journaled.
+        """
         self._batcher = batcher
         self._uploader = uploader
         self._sequencing = sequencing
         self._unsequenced = unsequenced
         self._ack_order = ack_order
+        self._open_taken_over = open_taken_over
         self.ends = ends
 
     def submit(self, request: WriteRequest) -> None:
@@ -65,10 +72,7 @@ class JournalPath:
                 "could not journal an object that was not sequenced", key=draft.key, error=str(error), help=error.help
             )
             return False
-        for partition, requests in draft.partitions.items():
-            for _ in requests:
-                self._unsequenced.add(partition)
-        self._sequencing.submit(draft)
+        self._sequencing.follow(draft, self._open_taken_over(draft))
         return True
 
     async def flush(self) -> None:
@@ -85,4 +89,4 @@ class JournalPath:
         await self.ends.finish()
 
     def statistics(self) -> tuple[BatcherStatistics, JournalStatistics, LazyStatistics]:
-        return self._batcher.statistics(), self._uploader.statistics(), self._sequencing.statistics()
+        return self._batcher.batcher_statistics(), self._uploader.statistics(), self._sequencing.statistics()

@@ -46,15 +46,16 @@ _WORDS = LINE_BYTES // 8
 
 MAGIC = 0x6272616964626F61
 SLOT_BYTES = 256
-MESSAGE_BYTES_MAX = 120
+MESSAGE_BYTES_MAX = 112
 
 _PUBLISHED = struct.Struct("<qdqqII")
 """Ticket, arrival, position in the arena, bytes of records published before it, lengths of its description and of its
 records. A checksum of all three follows."""
 _PULLED = struct.Struct("<qqqq")
 """Ticket, and the three parts of the puller's id. A checksum follows."""
-_OUTCOME = struct.Struct("<qiqqH")
-"""Ticket, error code, base offset, log start offset, length of the message that follows. A checksum comes before it."""
+_OUTCOME = struct.Struct("<qiqqqH")
+"""Ticket, error code, base offset, log start offset, journal file, length of the message that follows. A checksum comes
+before it."""
 _CHECKSUM = struct.Struct("<I")
 _ARRIVAL_AT, _POSITION_AT, _BEFORE_AT, _CLEAR_AT, _PULLED_AT, _OUTCOME_AT = 8, 16, 24, 48, 56, 96
 
@@ -64,12 +65,18 @@ _PUBLISHED_BYTES = 5
 """The word of a ring's line that counts the bytes of all records ever published in it."""
 
 
+_LOST = -2
+"""Less a ticket: the batch must not be sequenced."""
+
+NO_FILE = -1
+
+
 class Clearance(Enum):
     """Whether a pulled batch may be sequenced."""
 
     CLEAR = "everything before it in its partition is released"
     WAIT = "something before it is still under way"
-    GONE = "its owner has died or given it up, so nobody will ever know"
+    GONE = "its owner has died, or given it or one before it up, so nobody will ever know"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +119,8 @@ class Outcome:
     base_offset: int
     log_start_offset: int
     message: str | None = None
+    journal_file: int = NO_FILE
+    """The number of the puller's journal file that has the batch, if it is not sequenced: see `FileStates`."""
 
 
 class PullerId(NamedTuple):
@@ -386,6 +395,10 @@ class Ring:
         """Let a batch be sequenced: everything before it in its partition is released."""
         self._words[(self._slot(ticket) + _CLEAR_AT) // 8] = ticket
 
+    def set_lost(self, ticket: int) -> None:
+        """Never let a batch be sequenced: something before it was left behind."""
+        self._words[(self._slot(ticket) + _CLEAR_AT) // 8] = _LOST - ticket
+
     def puller(self, ticket: int) -> PullerId | None:
         """Return the puller of a batch; None as long as it cannot be seen."""
         at = self._slot(ticket) + _PULLED_AT
@@ -399,14 +412,14 @@ class Ring:
         at = self._slot(ticket) + _OUTCOME_AT
         # A copy, because it may be written this moment: what was checked must be what is read.
         copy = bytes(self._slots[at : at + 4 + _OUTCOME.size + MESSAGE_BYTES_MAX])
-        found, error_code, base_offset, log_start_offset, length = _OUTCOME.unpack_from(copy, 4)
+        found, error_code, base_offset, log_start_offset, journal_file, length = _OUTCOME.unpack_from(copy, 4)
         if found != ticket or length > MESSAGE_BYTES_MAX:
             return None
         end = 4 + _OUTCOME.size + length
         if not _checks(copy[4:end], copy[:4]):
             return None
         message = copy[end - length : end].decode(errors="replace") if length else None
-        return Outcome(error_code, base_offset, log_start_offset, message)
+        return Outcome(error_code, base_offset, log_start_offset, message, journal_file)
 
     def forget(self) -> None:
         """Drop all batches.
@@ -451,19 +464,18 @@ class Ring:
 
     def clearance(self, ticket: int) -> Clearance:
         slot = self._slot(ticket)
-        if self._words[slot // 8] != ticket:
+        clear = self._words[(slot + _CLEAR_AT) // 8]
+        if self._words[slot // 8] != ticket or clear == _LOST - ticket:
             return Clearance.GONE
-        return Clearance.CLEAR if self._words[(slot + _CLEAR_AT) // 8] == ticket else Clearance.WAIT
+        return Clearance.CLEAR if clear == ticket else Clearance.WAIT
 
     def set_outcome(self, ticket: int, outcome: Outcome) -> None:
         slot = self._slot(ticket)
         if self._words[slot // 8] != ticket:
             return
         message = (outcome.message or "").encode()[:MESSAGE_BYTES_MAX]
-        packed = (
-            _OUTCOME.pack(ticket, outcome.error_code, outcome.base_offset, outcome.log_start_offset, len(message))
-            + message
-        )
+        offsets = (outcome.base_offset, outcome.log_start_offset)
+        packed = _OUTCOME.pack(ticket, outcome.error_code, *offsets, outcome.journal_file, len(message)) + message
         whole = _CHECKSUM.pack(crc32c(packed)) + packed
         self._slots[slot + _OUTCOME_AT : slot + _OUTCOME_AT + len(whole)] = whole
 

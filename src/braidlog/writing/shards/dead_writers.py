@@ -4,6 +4,7 @@ Nothing may overtake them until that shard is fenced off.
 """
 
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import structlog
 
@@ -44,6 +45,25 @@ class Fence:
                 failures += 1
             else:
                 return
+
+
+class LostBatches(Protocol):
+    """Settles batches whose puller has died."""
+
+    def settle_later(self, incarnation: int, node: OrderNode) -> None:
+        """Settle a batch that this writer had pulled, as soon as others may follow it."""
+        ...
+
+
+class ReplayedWriters:
+    """Settles the journaled batches of dead shards at once.
+
+    Their files cannot be refused, whenever they are found, so no fence helps. A producer's sequence numbers keep their
+    order.
+    """
+
+    def settle_later(self, incarnation: int, node: OrderNode) -> None:
+        node.settle()
 
 
 class DeadWriters:

@@ -1,9 +1,11 @@
 """The link between the shards of an agent: memory, locks and wake-ups."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from braidlog.writing.shards.board import Board
+from braidlog.writing.shards.file_states import FileStates
 
 
 class Locks(Protocol):
@@ -31,6 +33,9 @@ class ShardLink(Locks, Protocol):
     @property
     def board(self) -> Board: ...
 
+    @property
+    def files(self) -> FileStates: ...
+
     def wake(self, shard: int) -> None:
         """Wake another shard, because something in the shared memory concerns it.
 
@@ -41,3 +46,14 @@ class ShardLink(Locks, Protocol):
     def listen(self, woken: Callable[[], None]) -> None:
         """Call `woken` on the running event loop whenever somebody wakes this shard."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLinks:
+    """One shard's links: one for classic and one for journaled requests.
+
+    Both kinds have boards and groups of their own. So neither waits for the other, and each path has as many streams of uploads as its own load needs.
+    """
+
+    classic: ShardLink
+    journal: ShardLink

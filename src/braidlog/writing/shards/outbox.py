@@ -19,8 +19,9 @@ from braidlog.runtime.clock import Clock
 from braidlog.writing.order import Order
 from braidlog.writing.order_node import OrderNode
 from braidlog.writing.request import Draft, WriteRequest
-from braidlog.writing.shards.board import Outcome, PullerId
-from braidlog.writing.shards.dead_writers import DeadWriters
+from braidlog.writing.shards.board import NO_FILE, Outcome, PullerId
+from braidlog.writing.shards.dead_writers import LostBatches
+from braidlog.writing.shards.journaled_batches import JournaledBatches
 from braidlog.writing.shards.link import ShardLink
 
 log = structlog.get_logger(__name__)
@@ -57,6 +58,16 @@ class _Outgoing:
     arrival_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Fates:
+    """The parts that follow batches which are answered and may yet be sequenced."""
+
+    lost: LostBatches
+    """Their pullers died."""
+    journaled: JournaledBatches
+    """Their pullers journaled them."""
+
+
 class Outbox:
     """Holds batches in the order of arrival.
 
@@ -68,7 +79,7 @@ class Outbox:
         link: ShardLink,
         order: Order,
         clock: Clock,
-        dead_writers: DeadWriters,
+        fates: Fates,
         *,
         wake: Callable[[int], None],
         upload_alone: Callable[[LoneDraft], None],
@@ -79,7 +90,8 @@ class Outbox:
         self._ring = link.board.rings[link.shard]
         self._order = order
         self._clock = clock
-        self._dead_writers = dead_writers
+        self._lost = fates.lost
+        self._journaled = fates.journaled
         self._wake = wake
         self._upload_alone = upload_alone
         self._give_up_s = give_up_s
@@ -90,6 +102,11 @@ class Outbox:
     @property
     def is_empty(self) -> bool:
         return not self._published and not self._waiting
+
+    @property
+    def has_news_to_come(self) -> bool:
+        """Whether other shards may still say something about this shard's batches."""
+        return not self.is_empty or not self._journaled.is_empty
 
     @property
     def has_waiting(self) -> bool:
@@ -152,19 +169,25 @@ class Outbox:
             description = _encode(
                 Description(request.topic_id, request.partition, request.timestamp_ms_min, request.entry)
             )
-            is_clear = not outgoing.node.predecessors_open
+            node = outgoing.node
+            is_clear = not node.predecessors_open and not node.is_lost
             ticket = ring.publish(outgoing.arrival_s, description, request.records, clear=is_clear)
             if ticket is None:
                 break
             self._waiting.popleft()
             self._published[ticket] = outgoing
             if not is_clear:
-                outgoing.node.when_clear(lambda ticket=ticket: self._clear(ticket))  # type: ignore[misc]
+                node.when_clear(lambda ticket=ticket, node=node: self._clear(ticket, node))  # type: ignore[misc]
 
-    def _clear(self, ticket: int) -> None:
-        if ticket not in self._published:
+    def _clear(self, ticket: int, node: OrderNode) -> None:
+        # A journaled batch may be answered by now, while its file still waits. If its slot has another batch since, the
+        # file does not wait any more.
+        if ticket + self._board.shape.slot_count < self._ring.tail:
             return
-        self._ring.set_clear(ticket)
+        if node.is_lost:
+            self._ring.set_lost(ticket)
+        else:
+            self._ring.set_clear(ticket)
         if ticket < self._ring.head and (puller := self._ring.puller(ticket)) is not None:
             self._wake(puller.shard)
 
@@ -176,8 +199,7 @@ class Outbox:
             if ticket >= head:
                 break
             outcome = self._ring.outcome(ticket)
-            if outcome is not None:
-                self.finish(ticket, outcome)
+            if outcome is not None and self.finish(ticket, outcome):
                 continue
             puller = self._ring.puller(ticket)
             if puller is not None and self._board.life(puller.shard) != puller.life:
@@ -191,14 +213,28 @@ class Outbox:
                 who = f"shard {puller.shard}" if puller is not None else "another shard"
                 message = f"{who} took it and never answered"
                 self.finish(ticket, Outcome(ErrorCode.not_enough_replicas_after_append, -1, -1, message))
+        self._journaled.look()
 
-    def finish(self, ticket: int, outcome: Outcome) -> None:
-        outgoing = self._published.pop(ticket, None)
+    def finish(self, ticket: int, outcome: Outcome) -> bool:
+        """Pass on a result. Return False if that must wait.
+
+        It must if the batch is journaled, and its puller cannot be seen yet.
+        """
+        outgoing = self._published.get(ticket)
         if outgoing is None:
-            return
-        # Successors may go on before the result is passed back: their order is settled.
-        outgoing.node.settle()
-        _answer(outgoing.request, outcome)
+            return True
+        request = outgoing.request
+        if outcome.journal_file == NO_FILE:
+            # Successors may go on before the result is passed back: their order is settled.
+            outgoing.node.settle()
+        else:
+            puller = self._ring.puller(ticket)
+            if puller is None:
+                return False
+            self._journaled.add(puller, outcome.journal_file, outgoing.node, (request.topic_id, request.partition))
+        del self._published[ticket]
+        _answer(request, outcome)
+        return True
 
     def _lose(self, ticket: int, puller: PullerId) -> None:
         """Fail a batch whose puller has died.
@@ -209,7 +245,7 @@ class Outbox:
         outgoing = self._published.pop(ticket)
         message = f"shard {puller.shard} died while it was uploading"
         _answer(outgoing.request, Outcome(ErrorCode.not_enough_replicas_after_append, -1, -1, message))
-        self._dead_writers.settle_later(puller.incarnation, outgoing.node)
+        self._lost.settle_later(puller.incarnation, outgoing.node)
 
     def withdraw(self, limit_s: float | None = None) -> list[WriteRequest]:
         """Take back unpulled batches: all, or those that arrived before `limit_s`.

@@ -10,24 +10,16 @@ from functools import partial
 import structlog
 from kio.schema.errors import ErrorCode
 
-from braidlog.runtime.errors import BraidError, Remedy
 from braidlog.runtime.waiters import Waiters
+from braidlog.writing.order_node import OrderLost
 from braidlog.writing.request import Draft, WriteRequest
-from braidlog.writing.shards.board import Board, Clearance, Outcome, PullerId
+from braidlog.writing.shards.board import NO_FILE, Board, Clearance, Outcome, PullerId
+from braidlog.writing.shards.file_states import FileState, FileStates
 from braidlog.writing.shards.outbox import decode_description
 
 log = structlog.get_logger(__name__)
 
 REQUESTS_PER_PULL_MAX = 1000
-
-
-class OrderLost(BraidError):
-    """An object must follow batches whose fate nobody knows any more.
-
-    So it is not sequenced at all.
-    """
-
-    remedy = Remedy.RETRY
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +41,51 @@ class PulledDraft(Draft):
     Each owner keeps the order of its own batches, and says when the first of each partition may be sequenced.
     """
 
+    puller: "Puller" = field(kw_only=True)
     firsts: list[_First] = field(default_factory=list)
-    clearance: Callable[[_First], Clearance] = field(default=lambda _: Clearance.GONE)
-    waiting: Waiters = field(default_factory=Waiters)
-    """All drafts of this shard that wait to be cleared."""
+    journal_file: int = NO_FILE
+    """Its number among the puller's journal files, once it is one."""
 
     async def wait_predecessors(self) -> None:
         while not self.is_clear():
-            await self.waiting.wait()
+            await self.puller.wait_news()
+
+    def open_file(self) -> "PulledFile":
+        """Note that the draft is a journal file now."""
+        return self.puller.open_file(self)
 
     def is_clear(self) -> bool:
-        found = [self.clearance(first) for first in self.firsts]
+        found = [self.puller.clearance(first) for first in self.firsts]
         if Clearance.GONE in found:
-            raise OrderLost("a shard died, and nobody knows what comes before its batches", help="Send them again.")
+            raise OrderLost("nobody knows what comes before batches of another shard", help="Send them again.")
         return Clearance.WAIT not in found
+
+
+class PulledFile:
+    """Tells the owners of a journal file's batches how far the file is."""
+
+    def __init__(
+        self, files: FileStates, shard: int, number: int, owners: set[int], wake: Callable[[int], None]
+    ) -> None:
+        self._files = files
+        self._shard = shard
+        self._number = number
+        self._owners = owners
+        self._wake = wake
+
+    def handed_over(self) -> None:
+        self._tell(FileState.HANDED_OVER)
+
+    def sequenced(self) -> None:
+        self._tell(FileState.SEQUENCED)
+
+    def left(self) -> None:
+        self._tell(FileState.LEFT)
+
+    def _tell(self, state: FileState) -> None:
+        self._files.set_state(self._shard, self._number, state)
+        for owner in self._owners:
+            self._wake(owner)
 
 
 class Puller:
@@ -73,11 +96,16 @@ class Puller:
         board: Board,
         shard: int,
         incarnation: str,
+        files: FileStates,
         *,
         wake: Callable[[int], None],
-        finish_own: Callable[[int, Outcome], None],
+        finish_own: Callable[[int, Outcome], object],
+        on_answered: Callable[[], None],
     ) -> None:
+        """`on_answered` is called when all batches of a draft have their results."""
         self._board = board
+        self._files = files
+        self._on_answered = on_answered
         self._self = PullerId(
             shard, board.life(shard), int.from_bytes(bytes.fromhex(incarnation)[:8], "big", signed=True)
         )
@@ -92,7 +120,7 @@ class Puller:
 
         Called under the group's lock, and returns before anything is awaited.
         """
-        draft = PulledDraft(clearance=self._clearance, waiting=self._waiting)
+        draft = PulledDraft(puller=self, on_answered=self._on_answered)
         count = 0
         start = shards.index(self._self.shard) if self._self.shard in shards else 0
         for owner in [*shards[start:], *shards[:start]]:
@@ -119,7 +147,7 @@ class Puller:
                         described.entry,
                         described.timestamp_ms_min,
                         -1,
-                        partial(self._done, owner, life, ticket),
+                        partial(self._done, draft, owner, life, ticket),
                     )
                     draft.partitions.setdefault(key, []).append(request)
                     draft.size_bytes += len(found[1])
@@ -134,13 +162,26 @@ class Puller:
                     self._wake(owner)
         return draft if draft.partitions else None
 
-    def _clearance(self, first: _First) -> Clearance:
+    def clearance(self, first: _First) -> Clearance:
         if self._board.life(first.owner) != first.life:
             return Clearance.GONE
         return self._board.rings[first.owner].clearance(first.ticket)
 
-    def _done(self, owner: int, life: int, ticket: int, request: WriteRequest) -> None:
-        outcome = Outcome(request.error_code, request.base_offset, request.log_start_offset, request.error_message)
+    def open_file(self, draft: PulledDraft) -> PulledFile:
+        """Give a draft that is stored in the journal a number, which its owners will hear."""
+        shard = self._self.shard
+        draft.journal_file = self._files.open(shard)
+        owners = {first.owner for first in draft.firsts}
+        return PulledFile(self._files, shard, draft.journal_file, owners, self._wake)
+
+    def _done(self, draft: PulledDraft, owner: int, life: int, ticket: int, request: WriteRequest) -> None:
+        outcome = Outcome(
+            request.error_code,
+            request.base_offset,
+            request.log_start_offset,
+            request.error_message,
+            draft.journal_file,
+        )
         self._tell(owner, life, ticket, outcome)
 
     def _tell(self, owner: int, life: int, ticket: int, outcome: Outcome) -> None:
@@ -151,6 +192,10 @@ class Puller:
         else:
             self._board.rings[owner].set_outcome(ticket, outcome)
             self._wake(owner)
+
+    async def wait_news(self) -> None:
+        """Wait until somebody wakes this shard."""
+        await self._waiting.wait()
 
     def look_again(self) -> None:
         """Let drafts that wait for clearance look again.

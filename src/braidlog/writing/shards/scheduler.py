@@ -26,11 +26,11 @@ from braidlog.scheduling.shard_groups import group_ids
 from braidlog.writing.batcher import CONGESTED_RETRY_S, TOO_SLOW, Batcher, BatcherStatistics
 from braidlog.writing.order import Order
 from braidlog.writing.request import Draft, WriteRequest
-from braidlog.writing.shards.dead_writers import DeadWriters
 from braidlog.writing.shards.link import ShardLink
-from braidlog.writing.shards.outbox import LoneDraft, Outbox
+from braidlog.writing.shards.outbox import Fates, LoneDraft, Outbox
 from braidlog.writing.shards.puller import PulledDraft, Puller
 from braidlog.writing.shards.shard_groups import BoardLoads, GroupBudgets, GroupLocks, Regrouper
+from braidlog.writing.shards.statistics import ShardStatistics
 from braidlog.writing.stage import DraftStage
 
 log = structlog.get_logger(__name__)
@@ -41,23 +41,6 @@ PULL_GRACE_S = 0.05
 """How long the others wait beyond the interval for a puller that does not pull."""
 LOCKED_RETRY_S = 0.001
 HOUSEKEEPING_S = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class ShardStatistics:
-    """The number of shard groups now, and the shard's counters so far."""
-
-    shard: int
-    """The number of this shard."""
-    group: int
-    """Its group: the number of the group's first shard."""
-    groups: int
-    splits: int
-    merges: int
-    pulls: int
-    pulled_bytes: int
-    locks: int
-    locks_missed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +64,7 @@ class ShardScheduler:
         budget: PutBudget,
         clock: Clock,
         entropy: Entropy,
-        dead_writers: DeadWriters,
+        fates: Fates,
         *,
         incarnation: str,
     ) -> None:
@@ -129,12 +112,20 @@ class ShardScheduler:
             link,
             stages.order,
             clock,
-            dead_writers,
+            fates,
             wake=self._wake_later,
             upload_alone=self._upload_alone,
             give_up_s=2 * rules.wait_s_max,
         )
-        self._puller = Puller(board, self._shard, incarnation, wake=self._wake_later, finish_own=self._outbox.finish)
+        self._puller = Puller(
+            board,
+            self._shard,
+            incarnation,
+            link.files,
+            wake=self._wake_later,
+            finish_own=self._outbox.finish,
+            on_answered=self._answered,
+        )
 
     # ── life ──
 
@@ -165,7 +156,7 @@ class ShardScheduler:
     def _keep_house(self) -> None:
         """Do rare things without a wake-up: overdue requests, dead shards, life signs."""
         self._board.set_seen_s(self._shard, self._clock.monotonic_s())
-        if not self._outbox.is_empty:
+        if self._outbox.has_news_to_come:
             self._outbox.collect()
             self._refuse_overdue()
             self._look_drained()
@@ -285,7 +276,7 @@ class ShardScheduler:
             self._link.wake(shard)
 
     def _woken(self) -> None:
-        if not self._outbox.is_empty:
+        if self._outbox.has_news_to_come:
             self._outbox.collect()
             self._look_drained()
         self._puller.look_again()
@@ -362,7 +353,6 @@ class ShardScheduler:
             return TICK_S
         self._shared_in_flight += 1
         self._shared_unanswered += 1
-        draft.on_answered = self._answered
         self._note_in_flight()
         self._next.submit(draft)
         self._news = True  # the next puller should look whether there is more
@@ -456,7 +446,7 @@ class ShardScheduler:
 
     def _show_own(self) -> None:
         """Show the load of the shard's own batcher to the lower buddy."""
-        own = self._batcher.statistics()
+        own = self._batcher.batcher_statistics()
         self._board.set_own(self._shard, own.backlog_bytes, self._batcher.oldest_s)
         self._note_in_flight()
         self._note_arrivals()
@@ -477,7 +467,7 @@ class ShardScheduler:
     # ── figures ──
 
     def batcher_statistics(self) -> BatcherStatistics:
-        own = self._batcher.statistics()
+        own = self._batcher.batcher_statistics()
         return BatcherStatistics(
             self._board.load(self._shard).backlog_bytes if self._is_sharing else own.backlog_bytes,
             own.backlog_requests + self._outbox.open_count,
