@@ -25,8 +25,8 @@ from braidlog.agent.apis.records import api_00_produce, api_01_fetch, fetch_read
 from braidlog.runtime import turns
 from braidlog.wire import messages
 
-ELEMENTS = 2_000
-CALLS_PER_TURN_MAX = 3_000
+ELEMENTS = 1_000
+CALLS_PER_TURN_MAX = 1_500
 """A slice of 20 elements makes a few hundred. One quick call for each element does no harm: 100,000 take 20 ms."""
 PARTITIONS = 50
 

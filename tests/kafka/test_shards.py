@@ -127,8 +127,8 @@ def run_shard_kills(cluster: Cluster, shards: int, kills: int, pause_s_max: floa
     check_consistency(cluster.metadata_path, cluster.store_url)
 
 
-def test_five_kills_of_a_random_shard(cluster: Cluster) -> None:
-    run_shard_kills(cluster, 2, 5, pause_s_max=0.8)
+def test_three_kills_of_a_random_shard(cluster: Cluster) -> None:
+    run_shard_kills(cluster, 2, 3, pause_s_max=0.8)
 
 
 @pytest.mark.slow

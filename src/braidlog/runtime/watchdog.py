@@ -87,13 +87,12 @@ class Watchdog(Collector):
 
     def _look(self) -> None:
         now_s = self._clock.monotonic_s()
-        if now_s - self._due_s < WARN_S or now_s - self._warned_s < WARN_INTERVAL_S:
+        late_s = now_s - self._due_s  # read once: the loop may go on while this thread looks
+        if late_s < WARN_S or now_s - self._warned_s < WARN_INTERVAL_S:
             return
         frame = sys._current_frames().get(self._loop_thread)
         if frame is None:
             return
         self._warned_s = now_s
         stack = traceback.format_list(traceback.extract_stack(frame)[-STACK_FRAMES_MAX:])
-        log.warning(
-            "the event loop is held up", stalled_s=round(now_s - self._due_s, 1), running="".join(stack).rstrip()
-        )
+        log.warning("the event loop is held up", stalled_s=round(late_s, 1), running="".join(stack).rstrip())

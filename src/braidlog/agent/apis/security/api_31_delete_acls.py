@@ -34,7 +34,7 @@ async def handle(request: Any, context: SecurityContext) -> Any:
     return context.answer(
         "DeleteAclsResponse",
         throttle_time=NO_THROTTLE,
-        filter_results=tuple([await _result(each, context) for each in results]),
+        filter_results=tuple([await _result(each, context) async for each in context.turns.each(results)]),
     )
 
 
