@@ -12,7 +12,7 @@ from tests.spark.readers import batch_reader, read
 
 from braidlog.control.interface import COMPACT, RequestCompaction
 from braidlog.control.remote import connect_control
-from braidlog.jobs.executor import InProcessExecutor
+from braidlog.jobs.rounds import LocalEngine, RoundExecutor
 from braidlog.jobs.worker import Worker
 from braidlog.objects.open import open_store
 from braidlog.runtime.clock import SystemClock
@@ -35,7 +35,8 @@ async def compact(braid: Braid, topic: str) -> None:
     store = open_store(braid.cluster.store_url, clock=clock, entropy=entropy)
     requested = await control.request_compaction(RequestCompaction(topic), timeout_s=60)
     assert requested.error_code == 0
-    worker = Worker(control, InProcessExecutor(store, clock, entropy), clock, entropy, name="test", kinds=[COMPACT])
+    executor = RoundExecutor(LocalEngine(store, clock, entropy), store, entropy)
+    worker = Worker(control, executor, clock, entropy, name="test", kinds=[COMPACT])
     while await worker.run_once():
         pass
     assert worker.statistics().done > 0
