@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,9 @@ def saturated(
         with executors(count) as cluster:
             if count == SWEEP_EXECUTORS:
                 for size in sizes_mib:
-                    found = measure(cluster, load, batch_mib=size, partitions=PARTITIONS_EACH * count)
+                    # Enough that every buffer of every node is filled more than once.
+                    enough = replace(load, mib=max(load.mib, 4 * count * size))
+                    found = measure(cluster, enough, batch_mib=size, partitions=PARTITIONS_EACH * count)
                     figures |= {f"real_{size}mib_{name}": value for name, value in found.items()}
                     say(f"batches of {size} MiB: {found['mib_per_s']:.1f} MiB/s, {found['puts']:.0f} PUTs")
                 for factor in factors:
@@ -148,6 +150,8 @@ def measure(cluster: Cluster, load: Load, *, batch_mib: int, partitions: int) ->
         if run == 1:
             before = shuffle.usage()
             _forget(cluster.times)
+        for old in store.glob(f"shuffle/{shuffle.job}/?/*"):  # batches of the run before
+            old.unlink()
         started_s = time.perf_counter()
         found = shuffle.apply(records, partitions, "key", count_rows, COUNTED_SCHEMA).collect()
         seconds.append(time.perf_counter() - started_s)

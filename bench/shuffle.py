@@ -83,7 +83,7 @@ class Scale:
         self.executors_s = 4.0 if quick else 10.0
         self.saturated_mib = 48 if quick else 192
         self.saturated_runs = 1 if quick else 3
-        self.saturated_sizes = (1, 16) if quick else (1, 4, 8, 16, 32, 64, 128)
+        self.saturated_sizes = (1, 16) if quick else (1, 4, 8, 16, 32, 64)
         self.saturated_factors = (3, 9) if quick else (3, 6, 9, 18)
         self.saturated_executors = (1, 4) if quick else (1, 2, 3, 4)
         self.quick = quick

@@ -27,6 +27,6 @@ def decode_range(body: bytes) -> Range:
         raise InvalidSetting(f"a request for a range is not understood: {error}") from error
     if not 0 <= asked.start < asked.end <= asked.object_size:
         raise InvalidSetting(f"there are no bytes [{asked.start}, {asked.end}) in {asked.object_size}")
-    if asked.object_size > OBJECT_BYTES_MAX:
-        raise InvalidSetting(f"{asked.object_size} bytes are more than any object has")
+    if asked.end - asked.start > OBJECT_BYTES_MAX:
+        raise InvalidSetting(f"{asked.end - asked.start} bytes are more than any object has")
     return asked

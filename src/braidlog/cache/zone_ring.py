@@ -13,10 +13,10 @@ from braidlog.cache.layers import Layer
 from braidlog.cache.members import Members
 from braidlog.cache.ranges import Range, decode_range, encode_range
 from braidlog.cache.seal import Seal
-from braidlog.objects.store import AlreadyExists, Bytes, Store
+from braidlog.objects.store import AlreadyExists, Bytes, Store, StoreError
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
-from braidlog.runtime.errors import ControlUnavailable, DeadlineExceeded
+from braidlog.runtime.errors import BraidError, ControlUnavailable, DeadlineExceeded
 from braidlog.runtime.rpc.server import Handler, RpcServer
 
 READ_METHOD = "cache_read"
@@ -100,8 +100,10 @@ class ZoneRingLayer:
                 if self._rules.seal is not None:
                     body = self._rules.seal.close(READ_METHOD, body)
                 return await self._members.call(owner, READ_METHOD, body)
-            except (ControlUnavailable, DeadlineExceeded):
-                pass
+            except StoreError:
+                raise  # the owner has asked the store
+            except BraidError:
+                pass  # it is gone, or another process is at its address
         if self._own_layer is not None:
             return await self._own_layer.read(key, object_size, start, end)
         return await self._store.get_range(key, start, end)

@@ -15,7 +15,7 @@ from tests.spark.shuffle.shuffle_job import streaming_query
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WAIT_S_MAX = 280
+WAIT_S_MAX = 900
 ROWS_PER_FILE = 500
 
 

@@ -174,6 +174,21 @@ async def test_a_node_that_was_killed_costs_gets_and_no_rows(tmp_path: Path) -> 
         made.parts = [killed, *made.parts]
 
 
+async def test_a_stranger_at_the_address_of_a_node_costs_gets_and_no_rows(tmp_path: Path) -> None:
+    """A node was killed, and a node of another application listens at its address."""
+    async with nodes(tmp_path, ["a", "a"]) as made:
+        told = await write(made, ["a"])
+        first, second = made.parts
+        assert second.ring is not None
+        second.ring._seal._secret = b"another"
+        reader = Nodes(made.store, tmp_path)
+        reader.parts = [first]
+        before = first.usage().gets
+        assert await read(reader, ["a"], told) == list(range(2 * TASKS_PER_NODE * ROWS_PER_TASK))
+        assert first.usage().gets - before == len({each.key for each in told if second.name in each.key})
+        assert SECRET not in repr(first._settings)
+
+
 async def test_nodes_come_and_go_by_themselves(tmp_path: Path) -> None:
     async with nodes(tmp_path, ["a", "a", "b"]) as made:
         first, second, other = made.parts

@@ -34,7 +34,7 @@ READ_S_MAX = 10.0
 """How long a node waits for another one's answer before it asks the store itself."""
 CALL_BYTES_MAX = 16 * 1024
 CONNECTIONS_MAX = 1024
-ANSWERS_IN_FLIGHT_MAX = 64
+ANSWERS_IN_FLIGHT_MAX = 256
 """Each answer may hold a range of a batch in memory until it is sent."""
 _NAMES_BYTES_MAX = 256
 _ANY_PORT = 9

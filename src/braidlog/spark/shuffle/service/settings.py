@@ -1,6 +1,6 @@
 """What the tasks of a node and the process beside them agree on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from braidlog.spark.shuffle.batcher import BatcherSettings
 from braidlog.spark.shuffle.caches import NO_CACHE, ShuffleCache
@@ -11,7 +11,7 @@ SHARE_WAIT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class RingSettings:
-    secret: str
+    secret: str = field(repr=False)
     """Known to the processes of the application alone."""
     route_to: str
     """A host that all nodes reach: the driver. A node's address is the one that it reaches this host from."""

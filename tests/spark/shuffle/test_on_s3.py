@@ -1,0 +1,31 @@
+"""A shuffle through a bucket, with all options as they are by default: shared buffers, and a cache on the node."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from braidlog.spark.shuffle import BlobShuffle
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.slow
+def test_a_shuffle_through_a_bucket(spark: "SparkSession", seaweed_url: str) -> None:
+    from pyspark.sql import Observation
+
+    df = spark.range(0, 20_000, 1, 4).selectExpr("id", "sha2(string(id), 256) text")
+    shuffle = BlobShuffle(seaweed_url, batch_bytes="128KiB")
+    assert shuffle.plan(6).shared
+    assert shuffle.plan(6).cache.is_of_nodes
+    observation = Observation("on s3")
+    placed = "id", "text", "spark_partition_id() AS place"
+    found = sorted(map(tuple, shuffle.repartition(df, 6, "text", observe=observation).selectExpr(*placed).collect()))
+    assert found == sorted(map(tuple, df.repartition(6, "text").selectExpr(*placed).collect()))
+    usage = shuffle.usage()
+    assert usage is not None
+    assert usage.puts == observation.get["batches"] > 0
+    # By the model, one zone reads nothing back. A service that was too late leaves reads to the tasks.
+    bills = shuffle.bills(observation.get)
+    assert bills["store"].requests_usd > 0
+    shuffle.stop()
