@@ -72,6 +72,7 @@ WITHIN: dict[str, dict[str, set[str]]] = {
     },
     "control": {
         TOP: {"groups", "interface", "jobs", "journals", "log", "metadata", "security", "transactions"},
+        "restoring": {TOP, "interface", "log", "metadata"},
         "groups": {TOP, "groups.classic", "groups.consumer", "interface", "metadata"},
         "groups.classic": {"groups", "interface"},
         "groups.consumer": {"groups", "groups.classic", "interface"},

@@ -36,6 +36,8 @@ def leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple
     if children is None:
         yield path, command
         return
+    if path and getattr(command, "invoke_without_command", False):
+        yield path, command
     for name, child in children.items():
         if not child.hidden:
             yield from leaves(child, (*path, name))
@@ -59,6 +61,7 @@ def test_all_commands_are_there() -> None:
         "consume",
         "inspect",
         "cluster status",
+        *(f"control {verb}" for verb in ("restore", "move", "backup", "verify")),
         "console",
         "doctor",
         "demo",

@@ -140,11 +140,13 @@ def _variables() -> str:
 
 
 def leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """All commands that are no groups, each with the words that call it; hidden ones are left out."""
+    """All commands that do something, each with the words that call it; hidden ones are left out."""
     children: Mapping[str, click.Command] | None = getattr(command, "commands", None)
     if children is None:
         yield path, command
         return
+    if path and getattr(command, "invoke_without_command", False):
+        yield path, command
     for name, child in children.items():
         if not child.hidden:
             yield from leaves(child, (*path, name))

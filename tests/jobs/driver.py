@@ -16,7 +16,7 @@ from braidlog.jobs.worker import ONE_JOB, RoundLimits, Worker
 from braidlog.objects.format import encode_footer, encode_trailer
 from braidlog.objects.keys import data_key
 from braidlog.objects.layout import KAFKA_BATCHES, BatchEntry, ExtentEntry, Footer
-from braidlog.objects.store import Store
+from braidlog.objects.store import Bytes, Store
 from braidlog.records.batch import has_valid_crc, scan_batches
 from braidlog.records.record import Record, decode_batch, encode_batch
 from braidlog.runtime.entropy import SeededEntropy
@@ -145,8 +145,10 @@ async def read_all(plane: Plane, topic: TopicInfo, partition: int = 0, *, store:
         objects = {stored.number: stored for stored in answer.objects}
         served = Slice([], 0, offset)
         for extent in answer.extents:
-            key = objects[extent.object_number].key
-            data = await store.get_range(key, extent.position, extent.position + extent.length)
+            data: Bytes | None = extent.inline
+            if data is None:
+                key = objects[extent.object_number].key
+                data = await store.get_range(key, extent.position, extent.position + extent.length)
             if not append_batches(served, memoryview(data), extent.base_offset, 1 << 20):
                 break
         assert served.next_offset > offset, "a consumer would be stuck here"

@@ -10,6 +10,7 @@ import typer
 
 from braidlog.cli.options import Config, Format, ReadyFile, Set, StoreUrl
 from braidlog.cli.output import OutputFormat
+from braidlog.cli.servers import restoring
 from braidlog.cli.servers.process import serve, skip_hypothesis
 from braidlog.cli.settings import read_settings
 
@@ -170,7 +171,16 @@ def shard() -> None:
     serve(f"braid shard {orders.shard}", orders.settings, start, None, OutputFormat.TEXT)
 
 
+control_app = typer.Typer()
+control_app.command("restore")(restoring.restore)
+control_app.command("move")(restoring.move)
+control_app.command("backup")(restoring.backup)
+control_app.command("verify")(restoring.verify)
+
+
+@control_app.callback(invoke_without_command=True)
 def control(
+    context: typer.Context,
     listen: Listen = None,
     store: StoreUrl = None,
     metadata: MetadataUrl = None,
@@ -187,6 +197,8 @@ def control(
     \b
     Example: braid control --listen 0.0.0.0:9190 --metadata bucket:// --standby
     """
+    if context.invoked_subcommand is not None:
+        return
     settings = read_settings(
         config,
         set,

@@ -234,7 +234,8 @@ class SequencingPlan:
 
     def _add_journaled(self, pending: Pending, journal: JournalSequenceKey, number: int) -> None:
         request = pending.request
-        self.journal.add_slot(journal, pending.slot)
+        if pending.slot >= 0:
+            self.journal.add_slot(journal, pending.slot)
         if not pending.footer.extents:
             # A fence has no batches, and stays as long as its journal sequence does.
             self.verdicts.append((pending, _FENCE, _encode(_FENCE)))

@@ -46,6 +46,9 @@ _STALE = int(ErrorCode.not_leader_or_follower)
 _log = structlog.get_logger(__name__)
 _SEQUENCED_BEFORE = ObjectVerdict(0, [], "it was sequenced before")
 
+_RESTORED = ("restored", 0)
+"""Stands for the journal of restored objects, which has no slots."""
+
 _decode_verdict = msgspec.msgpack.Decoder(ObjectVerdict).decode
 
 
@@ -243,6 +246,23 @@ class Sequencer:
             ):
                 message = f"{key}: only record batches outside of transactions and without a producer"
                 raise RefusedTogether(ErrorCode.invalid_record, message)
+
+    async def append_restored(self, requests: Sequence[CommitObject]) -> list[ObjectVerdict]:
+        """Append objects whose sequencing was lost, in this order.
+
+        They are treated as journal files are: producers were told that they are written, so no batch is refused.
+        """
+        loop = asyncio.get_running_loop()
+        group = [Pending(each, _read_footer(each), loop.create_future(), _RESTORED) for each in requests]
+        async with self._state_lock:
+            await self._commit_group(list(group))
+        return [await waiting.done for waiting in group]
+
+    async def append_held(self) -> None:
+        """Append all held batches: what they wait for will not come."""
+        async with self._state_lock:
+            if self._held.count:
+                await self.give_up(self._held.oldest(self._held.count))
 
     async def close(self) -> None:
         """Wait for the commits in flight."""

@@ -391,6 +391,11 @@ class BucketMetadata:
             await self._catch_up()
         return await self._run(self._read_in, self._current_image().read, fn)
 
+    async def export(self) -> bytes:
+        """Return a snapshot of all that this process knows."""
+        _, data = await asyncio.to_thread(self._current_image().dump)
+        return data
+
     async def _prove(self) -> None:
         """Return once a look that began after this call shows that nobody took over."""
         if self._next_proof is None:
