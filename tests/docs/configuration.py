@@ -55,7 +55,10 @@ interval_ms = "100ms"       # upload_interval_ms
 Sizes take `KiB`, `MiB`, `GiB`; durations take `ms`, `s`, `m`, `h`, `d`. A number without a unit has the unit
 that ends the name. Every limit below is inclusive."""
 
-VARIABLES_OUTRO = """With `BRAIDLOG_TRACEBACK=1`, a command that fails shows the traceback."""
+VARIABLES_OUTRO = """`BRAIDLOG_CLIENT_CONFIG` names a file of client properties, for clusters that want TLS or a login
+([security.md](security.md#clients)).
+
+With `BRAIDLOG_TRACEBACK=1`, a command that fails shows the traceback."""
 
 TOPIC_INTRO = """Set them when you create a topic (`braid topic create NAME --config retention.ms=3600000`) or later
 (`braid topic alter NAME --set …`, `--unset …`). The column *cluster config* names what sets the default, the

@@ -28,6 +28,9 @@ from braidlog.agent.cluster.view import ClusterView
 from braidlog.agent.connections.connection import KafkaConnection
 from braidlog.agent.connections.open_connections import OpenConnections
 from braidlog.agent.connections.request_meters import RequestMeters
+from braidlog.agent.entrance.listening import Listening
+from braidlog.agent.entrance.logins import Logins
+from braidlog.agent.entrance.users import Users
 from braidlog.agent.journal_jobs import JournalExecutor
 from braidlog.agent.meters import CacheMeter, ClusterMeter, JournalMeter, RequestsMeter, RipcordMeter, UploadsMeter
 from braidlog.agent.read_path.fetch_sessions import FetchSessions
@@ -41,7 +44,7 @@ from braidlog.agent.ripcord.producer_ids import ProducerIds
 from braidlog.agent.ripcord.reachability import Reachability
 from braidlog.agent.ripcord.replay_wait import ReplayWait
 from braidlog.agent.ripcord.ripcord import Ripcord
-from braidlog.agent.security_rules import authorizer_rules
+from braidlog.agent.security_rules import authorizer_rules, login_rules
 from braidlog.cache.blocks import BlockCache
 from braidlog.cache.neighbours import Neighbours
 from braidlog.control.interface import REPLAY, SCAN, ControlPlane
@@ -52,7 +55,7 @@ from braidlog.objects.owner import WrongStore
 from braidlog.objects.store import Store
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
-from braidlog.runtime.errors import ControlUnavailable, DeadlineExceeded, InvalidSetting
+from braidlog.runtime.errors import ControlUnavailable, DeadlineExceeded
 from braidlog.runtime.metrics import Metrics
 from braidlog.runtime.settings import AgentSettings
 from braidlog.runtime.tasks import TaskGroup
@@ -115,6 +118,9 @@ class Agent:
         )
 
         # Connections.
+        self._listening = Listening(settings, clock)
+        users = Users(view, entropy.fork("users"), settings.sasl_users_file)
+        self.logins = Logins(users, login_rules(settings), clock, entropy.fork("logins"))
         self.authorizer = Authorizer(view.acls, authorizer_rules(settings))
         turns = Turns(clock)
         meters = RequestMeters(API_VERSIONS)
@@ -123,6 +129,7 @@ class Agent:
             turns,
             meters,
             self.authorizer,
+            per_address_max=settings.max_connections_per_ip,
             request_bytes_max=settings.memory_budget_bytes,
             response_bytes_max=settings.response_budget_bytes,
         )
@@ -152,7 +159,6 @@ class Agent:
         self.dispatcher = self._build_dispatcher(turns, meters)
 
         self._background = TaskGroup("agent")
-        self._server: asyncio.Server | None = None
         self._heartbeats: asyncio.Task[None] | None = None
         self._ripcord_loop: asyncio.Task[None] | None = None
         self.port = settings.listen.port
@@ -216,6 +222,7 @@ class Agent:
             Produce(view, self.write_path, self._batch_work, admission, reachability, clock, turns, converter),
             Fetch(fetches, turns, converter),
             Metadata(topics, reachability, turns),
+            self.logins,
         )
         return Dispatcher(raw, services, admission, reachability, turns, meters, tasks, converter)
 
@@ -241,36 +248,23 @@ class Agent:
         That needs a registered agent with a view that the control plane confirmed lately, or Ripcord in an outage.
         """
         if self.ripcord.mode != "off" and self.reachability.is_away:
-            return self._server is not None
+            return self._listening.is_serving
         heard_s_ago = self._clock.monotonic_s() - self._follower.last_heard_s
-        return self._server is not None and self._session.is_registered and heard_s_ago < VIEW_AGE_S_MAX
+        return self._listening.is_serving and self._session.is_registered and heard_s_ago < VIEW_AGE_S_MAX
 
     async def start(self) -> None:
         """Open the port, join the cluster and begin to serve clients."""
-        listen = self.settings.listen
-        loop = asyncio.get_running_loop()
-        try:
-            # Bound before the agent registers, so that no client is sent to a port that is not open.
-            server = await loop.create_server(
-                lambda: KafkaConnection(self.connections, self.dispatcher),
-                listen.host,
-                listen.port,
-                backlog=1024,
-                start_serving=False,
-            )
-        except OSError as error:
-            raise InvalidSetting(
-                f"cannot listen on {listen.host}:{listen.port}: {error.strerror or error}",
-                help="Stop what uses the port, or give another address with --listen.",
-            ) from error
-        self.port = server.sockets[0].getsockname()[1]
-        advertised = self.settings.advertised
+        # Bound before the agent registers, so that no client is sent to a port that is not open.
+        listening = self._listening
+        await listening.open(lambda entrance: KafkaConnection(self.connections, self.dispatcher, entrance))
+        self.port = next(iter(listening.ports.values()))
+        self._session.listeners = addresses = listening.addresses
         cache_address = await self.zone_cache.start() if self.zone_cache is not None else ""
-        port = advertised.port if advertised is not None else self.port
+        host, port = next(iter(addresses.values()))
         try:
-            await self._join(self.settings.advertised_host, port, cache_address)
+            await self._join(host, port, cache_address)
         except BaseException:
-            server.close()
+            listening.close()
             if self.zone_cache is not None:
                 await self.zone_cache.close()
             raise
@@ -282,8 +276,9 @@ class Agent:
         if self.ripcord.mode != "off":
             self._ripcord_loop = self._background.spawn(self.ripcord.run())
         self.write_path.start()
-        await server.start_serving()
-        self._server = server
+        if listening.certificates is not None:
+            self._background.spawn(listening.certificates.follow())
+        await listening.serve()
         log.info("agent started", node_id=self.node_id, port=self.port, incarnation=self.incarnation)
 
     async def _join(self, host: str, port: int, cache_address: str) -> None:
@@ -308,8 +303,7 @@ class Agent:
 
         No more requests are accepted, and clients go elsewhere.
         """
-        if self._server is not None:
-            self._server.close()
+        self._listening.close()
         self.connections.begin_drain()
         self.view.wake_fetches()
         if self._heartbeats is not None:

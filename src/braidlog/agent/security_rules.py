@@ -1,8 +1,17 @@
 """Reads the security rules of an agent from its settings."""
 
+from braidlog.agent.entrance.logins import LoginRules
 from braidlog.runtime.settings import AgentSettings
 from braidlog.security.principals import parse_principals
 from braidlog.security.rights import AuthorizerRules
+
+
+def login_rules(settings: AgentSettings) -> LoginRules:
+    return LoginRules(
+        mechanisms=settings.mechanisms,
+        lifetime_ms=settings.connections_max_reauth_ms,
+        failure_delay_s=settings.connection_failed_authentication_delay_ms / 1000,
+    )
 
 
 def authorizer_rules(settings: AgentSettings) -> AuthorizerRules:

@@ -7,7 +7,9 @@ import re
 from collections.abc import Mapping
 
 PREFIX = "BRAIDLOG_"
-OF_COMMANDS = frozenset({"BRAIDLOG_BOOTSTRAP", "BRAIDLOG_CONFIG", "BRAIDLOG_CONTROL", "BRAIDLOG_TRACEBACK"})
+OF_COMMANDS = frozenset(
+    {"BRAIDLOG_BOOTSTRAP", "BRAIDLOG_CLIENT_CONFIG", "BRAIDLOG_CONFIG", "BRAIDLOG_CONTROL", "BRAIDLOG_TRACEBACK"}
+)
 OF_OTHERS = re.compile(
     # Kubernetes sets these in every pod beside a service whose name begins with braidlog.
     r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from braidlog.cli.cluster import acls, groups, jobs, lightning, quotas, ripcord, status, topics
+from braidlog.cli.cluster import acls, groups, jobs, lightning, quotas, ripcord, status, topics, users
 from braidlog.cli.environment import unknown_variables
 from braidlog.cli.errors import READER_GONE, TERMINATED, report
 from braidlog.cli.options import Config, Format, Set
@@ -19,7 +19,7 @@ from braidlog.cli.records.consume import consume
 from braidlog.cli.records.produce import produce
 from braidlog.cli.servers import commands as servers
 from braidlog.cli.servers.console import console
-from braidlog.cli.tools import cost, shuffle, simulator
+from braidlog.cli.tools import certificates, cost, shuffle, simulator
 from braidlog.cli.tools.inspect_object import inspect
 from braidlog.runtime.tunables import restart_tuned
 
@@ -39,6 +39,8 @@ app.add_typer(topics.app, name="topic")
 app.add_typer(groups.app, name="group")
 app.add_typer(quotas.app, name="quota")
 app.add_typer(acls.app, name="acl")
+app.add_typer(users.app, name="user")
+app.add_typer(certificates.app, name="cert")
 app.add_typer(cost.app, name="cost")
 app.add_typer(shuffle.app, name="shuffle")
 app.add_typer(lightning.app, name="lightning")

@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from braidlog.clients.errors import CommandError
+from braidlog.clients.login import client_properties
 from braidlog.clients.reachability import check_listens
 from braidlog.runtime.quantities import Address
 
@@ -36,6 +37,7 @@ def _config(bootstrap: str, connection: _Connection, extra: Mapping[str, Any]) -
         "log_level": 0,
         "socket.connection.setup.timeout.ms": 5_000,
         "broker.address.family": "any",
+        **client_properties(),
         **extra,
     }
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import msgspec
+
 from braidlog.control.foundation import Foundation
 from braidlog.control.interface import (
     AgentChanged,
@@ -18,6 +20,8 @@ from braidlog.runtime.errors import BraidError, Remedy
 AGENTS_MAX = 10_000
 NODE_IDS_KEPT_MS = 7 * 24 * 60 * 60 * 1000
 """How long an unused address keeps its node id."""
+
+_LISTENERS = msgspec.json.Decoder(dict[str, tuple[str, int]])
 
 
 class NodeIdTaken(BraidError):
@@ -65,12 +69,13 @@ class AgentRegistry:
         """
         rows = await self._metadata.read(
             lambda tx: tx.query(
-                "SELECT node_id, incarnation, host, port, zone, cache_address FROM agents"
+                "SELECT node_id, incarnation, host, port, zone, cache_address, listeners FROM agents"
                 " WHERE left_ms IS NULL ORDER BY node_id"
             )
         )
-        for row in rows:
-            self._put(AgentInfo(*row))
+        for node_id, incarnation, host, port, zone, cache_address, listeners in rows:
+            others = _LISTENERS.decode(listeners)
+            self._put(AgentInfo(node_id, incarnation, host, port, zone, cache_address, others))
 
     @property
     def agents(self) -> list[AgentInfo]:
@@ -179,9 +184,11 @@ def _write_agent(tx: Transaction, request: RegisterAgent) -> AgentInfo:
     )
     row = (node_id, request.incarnation, request.host, request.port, request.zone, request.cache_address)
     tx.execute(
-        "INSERT INTO agents (node_id, incarnation, host, port, zone, cache_address) VALUES (?, ?, ?, ?, ?, ?)", row
+        "INSERT INTO agents (node_id, incarnation, host, port, zone, cache_address, listeners)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (*row, msgspec.json.encode(request.listeners).decode()),
     )
-    return AgentInfo(*row)
+    return AgentInfo(*row, request.listeners)
 
 
 def _free_node_id(tx: Transaction) -> int:

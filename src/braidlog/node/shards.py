@@ -20,6 +20,7 @@ from braidlog.runtime.errors import BraidError, InvalidSetting, Remedy
 from braidlog.runtime.http import fetch_text
 from braidlog.runtime.metrics import merge_figures
 from braidlog.runtime.quantities import Address, Addresses
+from braidlog.runtime.security_settings import parse_listeners
 from braidlog.runtime.settings import AgentSettings
 from braidlog.writing.shards.board import BoardShape
 from braidlog.writing.shards.shard_groups import GroupLocks, bury
@@ -275,11 +276,16 @@ def shard_settings(settings: AgentSettings, shard: int, shard_count: int, *, por
     def moved(address: Address) -> str:
         return str(Address(address.host, address.port + shard if address.port else 0))
 
+    def all_moved(listeners: str) -> str:
+        return ",".join(f"{name}://{moved(address)}" for name, address in parse_listeners(listeners).items())
+
     listen = Address(settings.listen.host, port) if port else None
     cache_listen = settings.cache_listen
     changes: dict[str, Any] = {
         "listen": str(listen) if listen is not None else moved(settings.listen),
         "advertised": moved(settings.advertised) if settings.advertised is not None else None,
+        "listeners": all_moved(settings.listeners),
+        "advertised_listeners": all_moved(settings.advertised_listeners),
         "metrics_listen": "127.0.0.1:0",
         "cache_listen": moved(cache_listen) if isinstance(cache_listen, Address) else cache_listen,
         "memory_budget_bytes": max(MEMORY_BYTES_MIN, settings.memory_budget_bytes // shard_count),

@@ -31,7 +31,7 @@ from braidlog.runtime.quantities import (
     write_milliseconds,
     write_seconds,
 )
-from braidlog.runtime.security_settings import SecuritySettings
+from braidlog.runtime.security_settings import Listener, SecuritySettings, listeners_of
 
 ENVIRONMENT_PREFIX = "BRAIDLOG_"
 
@@ -199,6 +199,11 @@ class AgentSettings(CommonSettings, SecuritySettings):
 
     auto_create_topics_enable: bool = Field(True, examples=["true"])
     """Whether to create a topic when a client first asks for it."""
+
+    @property
+    def all_listeners(self) -> list[Listener]:
+        """The listener of `listen`, then the others."""
+        return listeners_of(self, self.listen, self.advertised)
 
     @property
     def advertised_host(self) -> str:
@@ -397,6 +402,7 @@ def _check_together(agent: AgentSettings, control: ControlPlaneSettings) -> None
             f"advertised={agent.advertised} is every interface, and clients cannot connect to that",
             help=f"Name one that clients can reach: advertised=broker-1.example.com:{agent.advertised.port}",
         )
+    _check_listeners(agent)
     if agent.memory_budget_bytes < 2 * agent.upload_size_bytes:
         raise InvalidSetting(
             f"memory_budget_bytes={write_bytes(agent.memory_budget_bytes)} holds less than two uploads of "
@@ -414,6 +420,28 @@ def _check_together(agent: AgentSettings, control: ControlPlaneSettings) -> None
             f"group_min_session_timeout_ms={control.group_min_session_timeout_ms} is above "
             f"group_max_session_timeout_ms={control.group_max_session_timeout_ms}",
             help="Lower the one or raise the other.",
+        )
+
+
+def _check_listeners(agent: AgentSettings) -> None:
+    try:
+        listeners = agent.all_listeners
+    except ValueError as error:
+        raise InvalidSetting(str(error), help="`braid settings` describes listeners and their protocols.") from None
+    for listener in listeners[1:]:
+        if listener.advertised.is_wildcard:
+            raise InvalidSetting(
+                f"listener {listener.name} is on every interface, and clients cannot connect to that",
+                help=f"For example: advertised_listeners={listener.name}://broker-1.example.com:{listener.listen.port}",
+            )
+    if any(listener.is_encrypted for listener in listeners) and not (agent.ssl_certificate_file and agent.ssl_key_file):
+        raise InvalidSetting(
+            "a listener with TLS has no certificate",
+            help="Set ssl_certificate_file and ssl_key_file; `braid cert create` makes some to try it.",
+        )
+    if agent.ssl_client_auth != "none" and not agent.ssl_ca_file:
+        raise InvalidSetting(
+            f"ssl_client_auth={agent.ssl_client_auth} needs authorities to trust", help="Set ssl_ca_file."
         )
 
 

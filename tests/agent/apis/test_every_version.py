@@ -62,6 +62,8 @@ SMALLEST = {
     47: part("OffsetDeleteRequest", group_id="g", topics=()),
     48: part("DescribeClientQuotasRequest", components=(), strict=False),
     49: part("AlterClientQuotasRequest", entries=(), validate_only=False),
+    50: part("DescribeUserScramCredentialsRequest", users=None),
+    51: part("AlterUserScramCredentialsRequest", deletions=(), upsertions=()),
     55: part("DescribeQuorumRequest", topics=()),
     57: part("UpdateFeaturesRequest", timeout=SECOND, feature_updates=(), validate_only=False),
     60: part("DescribeClusterRequest", include_cluster_authorized_operations=False, include_fenced_brokers=False),
@@ -90,6 +92,21 @@ ACL_FILTER = {
 }
 
 FULL = {
+    50: part("DescribeUserScramCredentialsRequest", users=[part("UserName", name="nobody")]),
+    51: part(
+        "AlterUserScramCredentialsRequest",
+        deletions=[part("ScramCredentialDeletion", name="nobody", mechanism=2)],
+        upsertions=[
+            part(
+                "ScramCredentialUpsertion",
+                name="somebody",
+                mechanism=1,
+                iterations=4096,
+                salt=b"salt",
+                salted_password=b"salted",
+            )
+        ],
+    ),
     29: part("DescribeAclsRequest", **ACL_FILTER),
     30: part(
         "CreateAclsRequest",
@@ -471,6 +488,7 @@ async def test_every_version_is_answered_without_a_control_plane(call: ApiCaller
 
 NOT_ABOUT_CONTROL = {
     ErrorCode.none,
+    ErrorCode.resource_not_found,
     ErrorCode.unknown_topic_id,
     ErrorCode.invalid_request,
     ErrorCode.mismatched_endpoint_type,

@@ -26,7 +26,7 @@ DENIALS = {
 }
 RIGHTS = [Right(operation, kind) for kind, operations in OPERATIONS_OF.items() for operation in operations]
 
-RAW = {0, 1, 3, 18}
+RAW = {0, 1, 3, 17, 18, 36}
 """APIs that are not asked here: `tests/kafka/test_security.py` has them."""
 
 

@@ -7,12 +7,21 @@ from typing import Any, cast
 import pytest
 from tests.fakes import FakeClock
 
-from braidlog.agent.connections.connection import FRAMES_PER_LOOK, KafkaConnection, ResponseSlot
+from braidlog.agent.connections.connection import FRAMES_PER_LOOK, KafkaConnection
 from braidlog.agent.connections.request_memory import RequestMemory
+from braidlog.agent.connections.response_slot import ResponseSlot
+from braidlog.agent.entrance.entrance import Entrance
+from braidlog.runtime.quantities import Address
+from braidlog.runtime.security_settings import Listener
 from braidlog.runtime.tally import Tally
 from braidlog.runtime.turns import TURN_S, Turns
+from braidlog.security.certificates import PrincipalRules
 
 BODY = b"a request"
+ENTRANCE = Entrance(
+    Listener("PLAINTEXT", "PLAINTEXT", Address("127.0.0.1", 9092), Address("127.0.0.1", 9092)),
+    PrincipalRules("DEFAULT"),
+)
 FRAME = struct.pack(">i", len(BODY)) + BODY
 
 
@@ -63,7 +72,7 @@ def dispatcher(clock: FakeClock) -> Dispatcher:
 
 
 def connect(dispatcher: Dispatcher) -> tuple[KafkaConnection, Transport]:
-    connection, transport = KafkaConnection(cast(Any, dispatcher), dispatcher), Transport()
+    connection, transport = KafkaConnection(cast(Any, dispatcher), dispatcher, ENTRANCE), Transport()
     connection._transport = cast(asyncio.Transport, transport)
     return connection, transport
 

@@ -7,7 +7,8 @@ from typing import Any, cast
 import pytest
 
 from braidlog.agent.cluster.view import ClusterView, PartitionView
-from braidlog.agent.connections.connection import KafkaConnection, ResponseSlot
+from braidlog.agent.connections.connection import KafkaConnection
+from braidlog.agent.connections.response_slot import ResponseSlot
 from braidlog.agent.read_path.parked import REPEATED_MAX, Found, RepeatedFetch, RepeatedFetches
 from braidlog.agent.read_path.ticks import FINE_S, Ticks
 from braidlog.wire.fetch import FetchPartition

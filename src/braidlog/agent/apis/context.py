@@ -24,6 +24,8 @@ class RequestContext(Generic[Services_co]):
     client_host: str
     rights: Rights = ALL_RIGHTS
     """What the client may do."""
+    listener: str = ""
+    """The listener that the client uses. It is told the addresses of that listener."""
 
     @property
     def answer(self) -> Answer:

@@ -16,8 +16,11 @@ from braidlog.agent.apis.records import api_00_produce, api_01_fetch
 from braidlog.agent.apis.registry import COLD_APIS
 from braidlog.agent.apis.topics import api_03_metadata, api_75_describe_topic_partitions
 from braidlog.agent.apis.transactions import api_22_init_producer_id
-from braidlog.agent.connections.connection import LARGE_ANSWER_BYTES, ColdRequest, KafkaConnection, ResponseSlot
+from braidlog.agent.connections.connection import LARGE_ANSWER_BYTES, ColdRequest, KafkaConnection
 from braidlog.agent.connections.request_meters import RequestMeters
+from braidlog.agent.connections.response_slot import ResponseSlot
+from braidlog.agent.entrance.login import FRAMES_MAX as LOGIN_FRAMES_MAX
+from braidlog.agent.entrance.logins import SASL_VERSIONS, Logins
 from braidlog.agent.ripcord.admission import Admission
 from braidlog.agent.ripcord.reachability import Reachability
 from braidlog.runtime.errors import BraidError
@@ -35,6 +38,7 @@ API_VERSIONS: dict[int, range] = {
     api_01_fetch.KEY: api_01_fetch.VERSIONS,
     api_03_metadata.KEY: api_03_metadata.VERSIONS,
     api_18_api_versions.KEY: api_18_api_versions.VERSIONS,
+    **SASL_VERSIONS,
     **{key: api.versions for key, api in COLD_APIS.items()},
 }
 """The versions that are served, by API key. Nothing else is advertised."""
@@ -53,12 +57,13 @@ T = TypeVar("T")
 class RawHandlers(NamedTuple):
     """Handlers that read and write bytes themselves.
 
-    Their messages are frequent or large.
+    Their messages are frequent or large, or come before the client is known.
     """
 
     produce: api_00_produce.Produce
     fetch: api_01_fetch.Fetch
     metadata: api_03_metadata.Metadata
+    logins: Logins
 
 
 class Dispatcher:
@@ -76,7 +81,7 @@ class Dispatcher:
         converter: Converter,
     ) -> None:
         """`services` has one object of each class that `COLD_APIS` names."""
-        self._produce, self._fetch, self._metadata = raw
+        self._produce, self._fetch, self._metadata, self._logins = raw
         by_class = {type(each): each for each in services}
         self._services = {key: by_class[api.services] for key, api in COLD_APIS.items()}
         self._admission = admission
@@ -95,6 +100,8 @@ class Dispatcher:
 
     def dispatch(self, connection: KafkaConnection, frame: memoryview, slot: ResponseSlot) -> None:
         try:
+            if connection.is_gated and not self._admits(connection, frame, slot):
+                return
             opening = connection.opening
             if opening is not None and self._produce.handle_alike(opening, frame, slot):
                 self.requests[api_00_produce.KEY] += 1
@@ -129,6 +136,22 @@ class Dispatcher:
         except Exception as error:  # otherwise the client would wait for ever
             log.error("request failed", exc_info=error)
             slot.abandon("an error in the agent: see its log")
+
+    def _admits(self, connection: KafkaConnection, frame: memoryview, slot: ResponseSlot) -> bool:
+        """Whether a request may be served: its client has logged in, or is about to."""
+        login = connection.login
+        assert login is not None
+        key = read_request_header(frame).api_key
+        if key in SASL_VERSIONS or key == api_18_api_versions.KEY:
+            login.frame_count += login.user is None
+            if login.frame_count <= LOGIN_FRAMES_MAX:
+                return True
+            slot.abandon("too many requests before the login")
+        elif self._logins.is_current(login):
+            return True
+        else:
+            slot.abandon("a request without a login" if login.user is None else "the login is over")
+        return False
 
     async def _serve_cold(self, connection: KafkaConnection) -> None:
         """Serve a connection's cold requests one after the other until none is left.
@@ -180,6 +203,11 @@ class Dispatcher:
             metadata = await self._converter.convert(is_large, read_metadata_request, version, body)
             return [await self._metadata.answer(header, metadata, slot)]
         request = await self._converter.convert(is_large, read_request, key, version, body)
+        if key in SASL_VERSIONS:
+            told = await self._logins.answer(connection, key, version, request)
+            for code in error_codes(told):
+                slot.count_error(key, code)
+            return [write_response(told)]
         context = RequestContext(
             self._services[key],
             self._turns,
@@ -188,6 +216,7 @@ class Dispatcher:
             header.client_id or "",
             connection.peer_host,
             connection.rights,
+            connection.listener,
         )
         answer = await COLD_APIS[key].handle(request, context)
         if self._reachability.is_away and key not in SERVED_WHILE_AWAY:

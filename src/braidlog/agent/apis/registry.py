@@ -37,6 +37,8 @@ from braidlog.agent.apis.security import (
     api_29_describe_acls,
     api_30_create_acls,
     api_31_delete_acls,
+    api_50_describe_user_scram_credentials,
+    api_51_alter_user_scram_credentials,
 )
 from braidlog.agent.apis.security.services import SecurityServices
 from braidlog.agent.apis.topics import (
@@ -141,7 +143,14 @@ COLD_APIS: dict[int, ColdApi] = {
         api_49_alter_client_quotas,
         api_74_list_config_resources,
     ),
-    **_served(SecurityServices, api_29_describe_acls, api_30_create_acls, api_31_delete_acls),
+    **_served(
+        SecurityServices,
+        api_29_describe_acls,
+        api_30_create_acls,
+        api_31_delete_acls,
+        api_50_describe_user_scram_credentials,
+        api_51_alter_user_scram_credentials,
+    ),
     **_served(ClusterServices, api_55_describe_quorum, api_57_update_features, api_60_describe_cluster),
 }
 """All cold APIs by API key."""

@@ -53,6 +53,8 @@ class AgentSession:
         self._journals = journals
         self._call_timeout_s = min(call_timeout_s, CALL_TIMEOUT_S)
         self._address = ("", 0, "")
+        self.listeners: dict[str, tuple[str, int]] = {}
+        """The host and port of each listener, by name."""
         self._heartbeat_interval_s = 1.0
         self.node_id = -1
         self.write_epoch = -1
@@ -73,7 +75,7 @@ class AgentSession:
     def info(self) -> AgentInfo:
         """This agent as others see it."""
         host, port, cache_address = self._address
-        return AgentInfo(self.node_id, self._incarnation, host, port, self._zone, cache_address)
+        return AgentInfo(self.node_id, self._incarnation, host, port, self._zone, cache_address, self.listeners)
 
     def assume(self, host: str, port: int, node_id: int, cache_address: str = "") -> None:
         """Assume a node id while there is no control plane to register with.
@@ -87,7 +89,16 @@ class AgentSession:
     async def register(self, host: str, port: int, cache_address: str = "") -> None:
         self._address = (host, port, cache_address)
         answer = await self._control.register_agent(
-            RegisterAgent(self._incarnation, host, port, self._zone, self.node_id, cache_address, self._journals),
+            RegisterAgent(
+                self._incarnation,
+                host,
+                port,
+                self._zone,
+                self.node_id,
+                cache_address,
+                self._journals,
+                self.listeners,
+            ),
             timeout_s=self._call_timeout_s,
         )
         self.node_id = answer.node_id

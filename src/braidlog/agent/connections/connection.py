@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 import structlog
 
 from braidlog.agent.connections.request_memory import ArrivingFrame
+from braidlog.agent.connections.response_slot import ResponseSlot
 from braidlog.agent.connections.stalls import Progress
+from braidlog.agent.entrance.entrance import Entrance
+from braidlog.agent.entrance.login import FRAME_BYTES_MAX as LOGIN_FRAME_BYTES_MAX
+from braidlog.agent.entrance.login import LOGIN_S_MAX
 from braidlog.objects.store import Bytes
 from braidlog.runtime.alarms import Alarm
 from braidlog.runtime.limits import FRAME_BYTES_MAX
@@ -44,88 +48,6 @@ processor's cache and come back, which makes sending half as expensive again."""
 _LENGTH = Struct(">i")
 
 
-class ResponseSlot:
-    """The place of one response.
-
-    Slots are filled in any order and sent in the order of their requests.
-    """
-
-    __slots__ = ("answer_bytes", "connection", "framed", "front", "held_bytes", "received_s", "tally")
-
-    def __init__(self, connection: "KafkaConnection", held_bytes: int, received_s: float) -> None:
-        self.connection = connection
-        self.received_s = received_s
-        self.tally: Tally | None = None
-        """Counts the time that the request took. None until its API is known."""
-        self.held_bytes = held_bytes
-        """The bytes of the request, which count against request memory until it is answered."""
-        self.answer_bytes = 0
-        """The response memory that this slot has taken."""
-        self.front: asyncio.Future[None] | None = None
-        """Set while somebody waits until all responses before this one are sent."""
-        self.framed: list[Bytes] | None = None
-
-    def try_take_room(self, answer_bytes: int) -> bool:
-        """Take room for a large response if there is room and the slot is first in line.
-
-        Sending gives it back.
-
-        Only the first slot may take room. The others could give theirs back only after the first is sent, and the first
-        might be waiting for that room.
-        """
-        connection = self.connection
-        if not connection.is_first(self) or not connection.response_memory.try_acquire(answer_bytes):
-            return False
-        self.answer_bytes = answer_bytes
-        return True
-
-    async def take_room(self, answer_bytes: int) -> None:
-        """Take room for a large response as soon as possible."""
-        connection = self.connection
-        if not connection.is_first(self):
-            self.front = asyncio.get_running_loop().create_future()
-            await self.front
-        await connection.response_memory.acquire(answer_bytes)
-        self.answer_bytes = answer_bytes
-
-    def settle_room(self, answer_bytes: int) -> None:
-        """Correct the room taken to the real size of the response."""
-        if answer_bytes != self.answer_bytes:
-            self.connection.response_memory.resize(self.answer_bytes, answer_bytes)
-            self.answer_bytes = answer_bytes
-
-    def fill(self, buffers: list[Bytes]) -> None:
-        """Send this response as soon as those before it are sent.
-
-        Its length is added here.
-
-        An empty list means no response: a produce request with acks=0 gets none.
-        """
-        self.fill_framed([sum(map(len, buffers)).to_bytes(4, "big"), *buffers] if buffers else [])
-
-    def fill_framed(self, framed: list[Bytes]) -> None:
-        """Does what `fill` does, for a response that already begins with its length."""
-        self.framed = framed
-        self.connection.slot_filled(self)
-
-    def send_framed(self, framed: Bytes) -> None:
-        """Does what `fill_framed` does, without waiting for other responses.
-
-        `fill_framed` joins the responses of one turn of the event loop.
-        """
-        self.framed = [framed]
-        self.connection.slot_filled(self, at_once=True)
-
-    def count_error(self, api_key: int, code: int, count: int = 1) -> None:
-        """Count an error code that the answer has `count` times."""
-        self.connection.meters.count_error(api_key, code, count)
-
-    def abandon(self, reason: str) -> None:
-        """Give no answer, and close the connection."""
-        self.connection.close(reason)
-        self.fill([])
-
-
 class ColdRequest(NamedTuple):
     header: RequestHeader
     body: memoryview
@@ -140,8 +62,15 @@ class Dispatch(Protocol):
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
-    def __init__(self, connections: "OpenConnections", dispatcher: Dispatch) -> None:
+    def __init__(self, connections: "OpenConnections", dispatcher: Dispatch, entrance: Entrance) -> None:
         self._connections = connections
+        self._entrance = entrance
+        self.listener = entrance.name
+        self.login = entrance.new_login()
+        self.is_gated = self.login is not None
+        """Whether each request must be asked whether its client has logged in."""
+        self._frame_bytes_max = FRAME_BYTES_MAX if self.login is None else LOGIN_FRAME_BYTES_MAX
+        self._login_alarm = Alarm(self._login_is_late)
         self._dispatcher = dispatcher
         self._turns = connections.turns
         self._request_memory = connections.request_memory
@@ -192,7 +121,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.peer_host = str(peer[0]) if isinstance(peer, tuple) else "local"
         self._transport.set_write_buffer_limits(high=4 * 1024 * 1024)
-        self.rights = self._connections.authorizer.rights_of(principal_of(self.user), self.peer_host)
+        self.user = self._entrance.user_of(transport.get_extra_info("peercert"))
+        if self.login is None:
+            self.rights = self._rights()
+        else:
+            self._login_alarm.put_off(LOGIN_S_MAX)
         connection: socket.socket | None = transport.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
@@ -203,6 +136,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closed = True
         self._muted.cancel()
+        self._login_alarm.cancel()
         if self._frame is not None:
             self._request_memory.drop(self._frame)
             self._frame = None
@@ -253,6 +187,25 @@ class KafkaConnection(asyncio.BufferedProtocol):
         else:
             self._count(frame)
 
+    # ── who it is ──
+
+    def _rights(self) -> Rights:
+        return self._connections.authorizer.rights_of(principal_of(self.user), self.peer_host)
+
+    def identify(self, user: str, *, is_final: bool) -> None:
+        """Take the connection for this user's.
+
+        If that is final, no request is asked again whether its client has logged in.
+        """
+        self.user = user
+        self.rights = self._rights()
+        self.is_gated = not is_final
+        self._frame_bytes_max = FRAME_BYTES_MAX
+        self._login_alarm.cancel()
+
+    def _login_is_late(self) -> None:
+        self.close("it did not log in")
+
     # ── frames ──
 
     def _parse(self) -> None:
@@ -272,8 +225,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         ):
             start = self._parsed + 4
             length = _LENGTH.unpack_from(self._receive, self._parsed)[0]
-            if not 0 < length <= FRAME_BYTES_MAX:
-                self.close(f"frame of {length} bytes: not Kafka, or over the limit of {FRAME_BYTES_MAX}")
+            if not 0 < length <= self._frame_bytes_max:
+                self.close(f"frame of {length} bytes: not Kafka, or over the limit of {self._frame_bytes_max}")
                 return
             end = start + length
             if self._filled < end:

@@ -4,6 +4,7 @@ They end together when the agent stops.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 
 import structlog
@@ -29,11 +30,15 @@ class OpenConnections:
         meters: RequestMeters,
         authorizer: Authorizer,
         *,
+        per_address_max: int,
         request_bytes_max: int,
         response_bytes_max: int,
     ) -> None:
         self.clock = clock
         self.authorizer = authorizer
+        self._per_address_max = per_address_max
+        self._counts: Counter[str] = Counter()
+        """The number of connections by the client's address."""
         self.turns = turns
         self.meters = meters
         self._open: dict[KafkaConnection, None] = {}
@@ -53,14 +58,21 @@ class OpenConnections:
         if self._drained is not None or len(self._open) >= CONNECTIONS_MAX:
             connection.close("the agent is stopping" if self._drained is not None else "too many connections")
             return
+        if self._counts[connection.peer_host] >= self._per_address_max:
+            connection.close("too many connections from this address: see max_connections_per_ip")
+            return
         self._open[connection] = None
+        self._counts[connection.peer_host] += 1
 
     def remove(self, connection: KafkaConnection) -> None:
         """Forget a connection that was lost.
 
         Requests that have begun are still carried out: half a request is worse than one whose answer nobody reads.
         """
-        self._open.pop(connection, None)
+        if self._open.pop(connection, self) is None:
+            self._counts[connection.peer_host] -= 1
+            if not self._counts[connection.peer_host]:
+                del self._counts[connection.peer_host]
         if self._drained is not None and not self._open and not self._drained.done():
             self._drained.set_result(None)
 

@@ -11,7 +11,7 @@ from struct import Struct
 from typing import Protocol, TypeAlias
 
 from braidlog.agent.cluster.view import ClusterView, PartitionView
-from braidlog.agent.connections.connection import ResponseSlot
+from braidlog.agent.connections.response_slot import ResponseSlot
 from braidlog.agent.read_path.ticks import Ticks
 from braidlog.wire.fetch import FetchPartition
 from braidlog.wire.header import frame_start

@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+import msgspec
+
 from braidlog.control.interface.base import Message
 
 
@@ -16,6 +18,8 @@ class RegisterAgent(Message, frozen=True):
     """Where other agents of its zone read its cache; empty: they do not."""
     journals: bool = False
     """Whether it may write journals without telling the control plane."""
+    listeners: dict[str, tuple[str, int]] = msgspec.field(default_factory=dict)
+    """The host and port of each listener, by name."""
 
 
 class Registered(Message, frozen=True):

@@ -29,6 +29,12 @@ class AgentInfo(Message, frozen=True):
     """The zone, which clients match with their `client.rack`."""
     cache_address: str = ""
     """Where other agents of its zone read its cache; empty: they do not."""
+    listeners: dict[str, tuple[str, int]] = msgspec.field(default_factory=dict)
+    """The host and port of each listener, by name. `host` and `port` are those of the first."""
+
+    def address_for(self, listener: str) -> tuple[str, int]:
+        """The host and port for clients of a listener."""
+        return self.listeners.get(listener) or (self.host, self.port)
 
 
 class TopicInfo(Message, frozen=True):

@@ -37,8 +37,8 @@ async def handle(request: Any, context: ClusterContext) -> Any:
             context.answer(
                 "DescribeClusterBroker",
                 broker_id=agent.node_id,
-                host=agent.host,
-                port=agent.port,
+                host=agent.address_for(context.listener)[0],
+                port=agent.address_for(context.listener)[1],
                 rack=agent.zone or None,
                 is_fenced=False,
             )

@@ -32,7 +32,7 @@ from braidlog.configs.resources import (
     LOGGER_RESOURCE,
     TOPIC_RESOURCE,
 )
-from braidlog.control.interface import DescribeConfigs, DescribedConfigs
+from braidlog.control.interface import AgentInfo, DescribeConfigs, DescribedConfigs
 from braidlog.cost.prices import PRICES, price_for
 from braidlog.security.acls import DESCRIBE_CONFIGS
 
@@ -147,7 +147,7 @@ def _facts(context: ConfigContext) -> dict[str, str | None]:
     settings, node_id = context.services.settings, context.services.session.node_id
     info = context.services.view.agents.get(node_id)
     facts = {
-        "advertised.listeners": f"PLAINTEXT://{info.host}:{info.port}" if info is not None else None,
+        "advertised.listeners": _advertised(info, settings.security_protocol) if info is not None else None,
         "broker.id": str(node_id),
         "broker.rack": (info.zone or None) if info is not None else None,
         CONTROL_CONFIG: str(settings.control),
@@ -164,6 +164,11 @@ def _facts(context: ConfigContext) -> dict[str, str | None]:
     if not settings.auto_create_topics_enable:
         facts["auto.create.topics.enable"] = "false"
     return facts
+
+
+def _advertised(info: AgentInfo, protocol: str) -> str:
+    listeners = info.listeners or {protocol: (info.host, info.port)}
+    return ",".join(f"{name}://{host}:{port}" for name, (host, port) in listeners.items())
 
 
 def _config(entry: ConfigEntry, synonyms: bool, documented: bool, context: ConfigContext) -> Any:

@@ -48,8 +48,8 @@ async def handle(request: Any, context: GroupContext) -> Any:
         error_code=code,
         error_message=error_text(code, message),
         node_id=agent.node_id,
-        host=agent.host,
-        port=agent.port,
+        host=agent.address_for(context.listener)[0],
+        port=agent.address_for(context.listener)[1],
     )
 
 
@@ -59,8 +59,8 @@ def _coordinator(key: str, key_type: int, context: GroupContext) -> Any:
         "Coordinator",
         key=key,
         node_id=agent.node_id,
-        host=agent.host,
-        port=agent.port,
+        host=agent.address_for(context.listener)[0],
+        port=agent.address_for(context.listener)[1],
         error_code=code,
         error_message=error_text(code, message),
     )

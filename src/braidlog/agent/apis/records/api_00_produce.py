@@ -18,8 +18,9 @@ from braidlog.agent.apis.converter import Converter
 from braidlog.agent.apis.records.batch_work import BatchWork, Prepared
 from braidlog.agent.apis.records.produce_answers import Answer, LongAnswers, PendingProduce, PendingSingle
 from braidlog.agent.cluster.view import ClusterView, TopicView
-from braidlog.agent.connections.connection import KafkaConnection, ResponseSlot
+from braidlog.agent.connections.connection import KafkaConnection
 from braidlog.agent.connections.quotas import PRODUCER_BYTE_RATE
+from braidlog.agent.connections.response_slot import ResponseSlot
 from braidlog.agent.ripcord.admission import Admission
 from braidlog.agent.ripcord.reachability import Reachability
 from braidlog.objects.layout import ADDS_PARTITION_BIT, BatchEntry

@@ -12,9 +12,9 @@ from kio.schema.errors import ErrorCode
 from braidlog.agent.apis.converter import Converter
 from braidlog.agent.apis.records.fetch_reading import FetchReading, readable_topic
 from braidlog.agent.cluster.view import TopicView
-from braidlog.agent.connections.connection import ResponseSlot
 from braidlog.agent.connections.open_connections import OpenConnections
 from braidlog.agent.connections.quotas import CONSUMER_BYTE_RATE
+from braidlog.agent.connections.response_slot import ResponseSlot
 from braidlog.agent.read_path.fetch_sessions import (
     FINAL_EPOCH,
     NO_SESSION,

@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 from kio.schema.errors import ErrorCode
 
 from braidlog.agent.apis.converter import Converter
-from braidlog.agent.connections.connection import ResponseSlot
+from braidlog.agent.connections.response_slot import ResponseSlot
 from braidlog.runtime.tasks import TaskGroup
 from braidlog.wire.header import RequestHeader, frame_start, response_header
 from braidlog.wire.produce import (

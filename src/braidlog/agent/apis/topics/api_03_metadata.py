@@ -11,7 +11,8 @@ from braidlog.agent.apis.shared import (
 from braidlog.agent.apis.topics.services import TopicServices
 from braidlog.agent.cluster.placement import places_of, zone_of_client
 from braidlog.agent.cluster.view import Place, TopicView
-from braidlog.agent.connections.connection import LARGE_ANSWER_BYTES, ResponseSlot
+from braidlog.agent.connections.connection import LARGE_ANSWER_BYTES
+from braidlog.agent.connections.response_slot import ResponseSlot
 from braidlog.agent.ripcord.reachability import Reachability
 from braidlog.configs.names import reason_against_topic_name
 from braidlog.configs.topic import effective_cluster_settings
@@ -68,7 +69,8 @@ class Metadata:
             await slot.take_room(answer_bytes)
         view, version = self._view, header.api_version
         brokers = [
-            MetadataBroker(info.node_id, info.host, info.port, info.zone or None) for info in view.agents.values()
+            MetadataBroker(info.node_id, *info.address_for(slot.connection.listener), info.zone or None)
+            for info in view.agents.values()
         ]
         operations_told = request.include_topic_authorized_operations
         response = MetadataResponse(
