@@ -51,6 +51,9 @@ GROUPS = sorted({path[:depth] for path in COMMANDS for depth in range(len(path))
 
 def test_all_commands_are_there() -> None:
     assert {" ".join(path) for path in COMMANDS} == {
+        *(f"acl {verb}" for verb in ("create", "list", "delete")),
+        *(f"user {verb}" for verb in ("create", "list", "delete")),
+        "cert create",
         "up",
         "agent",
         "control",

@@ -1,6 +1,7 @@
 """How commands connect where agents want TLS or a login.
 
-They read a file of client properties. It is that of Kafka's own tools and of librdkafka: lines such as `security.protocol=SASL_SSL`.
+They read a file of client properties, as Kafka's own tools and librdkafka have it: lines such as
+`security.protocol=SASL_SSL`.
 """
 
 import os

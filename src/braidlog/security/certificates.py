@@ -48,8 +48,8 @@ class _Rule(NamedTuple):
 class PrincipalRules:
     """Kafka's `ssl.principal.mapping.rules`.
 
-    The first rule that matches gives the user. A rule is `DEFAULT`, `RULE:pattern/replacement/[L|U]` about the distinguished name, or the same with `SAN:` about
-    the alternative names.
+    The first rule that matches gives the user. A rule is `DEFAULT`, `RULE:pattern/replacement/[L|U]` about the
+    distinguished name, or the same with `SAN:` about the alternative names.
     """
 
     def __init__(self, text: str) -> None:
