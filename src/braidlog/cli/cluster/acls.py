@@ -38,7 +38,8 @@ Cluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
 Prefixed = Annotated[bool, typer.Option("--prefixed", help="All names that begin so.")]
 Host = Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="The client's address; else all.")]
 Operations = Annotated[
-    list[Operation] | None, typer.Option("--operation", "-o", help="What may be done; repeat for more.")
+    list[Operation] | None,
+    typer.Option("--operation", "-o", metavar="OPERATION", help="read, write, all, …; repeat for more."),
 ]
 
 COLUMNS = ["principal", "permission", "operation", "resource", "name", "pattern", "host"]

@@ -79,7 +79,8 @@ class OwnFile:
 class TakenOverFile(OwnFile):
     """A file with this shard's own requests from the classic path.
 
-    The control plane went away before they were sequenced. Others behind them are still on it. They wait until the file is sequenced, and are refused if it is left.
+    The control plane went away before they were sequenced. Others behind them are still on it. They wait until the
+    file is sequenced, and are refused if it is left.
     """
 
     def __init__(self, draft: Draft, unsequenced: Unsequenced) -> None:

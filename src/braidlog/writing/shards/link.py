@@ -52,7 +52,8 @@ class ShardLink(Locks, Protocol):
 class ShardLinks:
     """One shard's links: one for classic and one for journaled requests.
 
-    Both kinds have boards and groups of their own. So neither waits for the other, and each path has as many streams of uploads as its own load needs.
+    Both kinds have boards and groups of their own. So neither waits for the other, and each path has as many streams
+    of uploads as its own load needs.
     """
 
     classic: ShardLink
