@@ -11,7 +11,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-slow conformance lint format docs bench sim mutants lock kcat clean
+.PHONY: help setup demo up test test-slow conformance lint format docs bench sim mutants lock kcat chromium screenshots clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,7 +26,7 @@ $(STAMP): pyproject.toml requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@$(BIN)/python -c 'import braidlog.records.arrow, braidlog.compaction.key_collector, braidlog.compaction.rewriter'  # compiles their loops, once
-	@$(MAKE) --no-print-directory kcat
+	@$(MAKE) --no-print-directory kcat chromium
 	@touch $@
 	@echo "Ready. Next: make demo, make up, or $(BIN)/braid --help"
 
@@ -35,6 +35,15 @@ kcat:
 	@if ! command -v kcat >/dev/null 2>&1 && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
 		DEBIAN_FRONTEND=noninteractive timeout 120 apt-get install -y -qq kcat </dev/null >/dev/null 2>&1 || true; \
 	fi
+
+# The console is tested in a browser, where one can be had.
+chromium:
+	@if ! command -v chromium >/dev/null 2>&1 && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+		DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -y -qq --no-install-recommends chromium </dev/null >/dev/null 2>&1 || true; \
+	fi
+
+screenshots: setup ## take the pictures of the console that the pages show (needs chromium)
+	$(BIN)/python -m tests.console.screenshots
 
 demo: setup ## a minute's tour with real processes, a crash in the middle and the bill at the end
 	$(BIN)/braid demo $(ARGS)

@@ -10,6 +10,8 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
+from braidlog.cli.visible import visible_json, visible_text
+
 
 class OutputFormat(StrEnum):
     """Text for people, JSON for programs."""
@@ -31,7 +33,7 @@ def emit(text: str) -> None:
 
 
 def emit_json(value: Any) -> None:
-    emit(json.dumps(value, default=str, ensure_ascii=False))
+    emit(visible_json(json.dumps(value, default=str, ensure_ascii=False)))
 
 
 def say(text: str) -> None:
@@ -80,7 +82,7 @@ def _cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ",".join(map(_cell, value)) or "-"
-    return str(value)
+    return visible_text(str(value))
 
 
 def format_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -6,6 +6,7 @@ import pytest
 from confluent_kafka import Message
 
 from braidlog.cli.records.templates import line_template, parse_template
+from braidlog.cli.visible import visible_bytes
 from braidlog.clients.errors import WrongUsage
 
 
@@ -59,3 +60,10 @@ def test_templates() -> None:
 def test_templates_that_cannot_be_meant(template: str, says: str) -> None:
     with pytest.raises(WrongUsage, match=says):
         shown(template)
+
+
+def test_data_is_cleaned_and_the_template_itself_is_not() -> None:
+    message: Message = FakeMessage(b"\x1b[2J", b"\xff")  # type: ignore[assignment]
+    shape = parse_template("--output", r"\e[1m%k\e[0m %s", clean=visible_bytes)
+    assert shape(message) == b"\x1b[1m\\x1b[2J\x1b[0m \\xff"
+    assert line_template(b"=", b"\n", clean=visible_bytes)(message) == b"\\x1b[2J=\\xff\n"

@@ -212,17 +212,20 @@ def _shower(
     """Give the function that writes one record."""
     from braidlog.cli.records.escapes import delimiter, unescape
     from braidlog.cli.records.templates import line_template, parse_template
+    from braidlog.cli.visible import visible_bytes
     from braidlog.clients.errors import WrongUsage
 
     if output is OutputFormat.JSON:
         if template is not None or key_delimiter is not None:
             raise WrongUsage("--output and --key are for text", help="Leave out --format json.")
         return _show_json
+    # Files and programs get the bytes as they are. A terminal would obey them.
+    clean = visible_bytes if sys.stdout.isatty() else bytes
     if template is not None:
-        shape = parse_template("--output", template, null)
+        shape = parse_template("--output", template, null, clean)
     else:
         key = delimiter("--key", key_delimiter) if key_delimiter is not None else None
-        shape = line_template(key, unescape("--delimiter", record_delimiter), null)
+        shape = line_template(key, unescape("--delimiter", record_delimiter), null, clean)
     write = sys.stdout.buffer.write
     return lambda message: write(shape(message))
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     Piece = Callable[[Message], bytes]
+    Cleaner = Callable[[bytes], bytes]
 
 FIELDS = {
     "t": "topic",
@@ -37,9 +38,12 @@ class Template:
         return b"".join([piece(message) for piece in self.pieces])
 
 
-def parse_template(option: str, text: str, null: bytes = b"") -> Template:
-    """Parse a template. `null` stands for a missing key or value."""
-    known = _fields(null)
+def parse_template(option: str, text: str, null: bytes = b"", clean: "Cleaner" = bytes) -> Template:
+    """Parse a template.
+
+    `null` stands for a missing key or value. `clean` makes data fit for where it is shown.
+    """
+    known = _fields(null, clean)
     pieces: list[Piece] = []
     literal, *rest = text.split("%")
     if literal:
@@ -59,9 +63,11 @@ def parse_template(option: str, text: str, null: bytes = b"") -> Template:
     return Template(tuple(pieces))
 
 
-def line_template(key_delimiter: bytes | None, record_delimiter: bytes, null: bytes = b"") -> Template:
+def line_template(
+    key_delimiter: bytes | None, record_delimiter: bytes, null: bytes = b"", clean: "Cleaner" = bytes
+) -> Template:
     """Build the default template: values, with keys if there is a delimiter."""
-    known = _fields(null)
+    known = _fields(null, clean)
     key = () if key_delimiter is None else (known["k"], _constant(key_delimiter))
     return Template((*key, known["s"], _constant(record_delimiter)))
 
@@ -82,13 +88,15 @@ def _number(number: Any) -> bytes:
     return str(number).encode()
 
 
-def _fields(null: bytes) -> "dict[str, Piece]":
+def _fields(null: bytes, clean: "Cleaner") -> "dict[str, Piece]":
     def shown(data: Any) -> bytes:
-        return null if data is None else bytes(data)
+        return null if data is None else clean(data)
 
     def headers(message: "Message") -> bytes:
         found: Any = message.headers() or []
-        return b",".join(name.encode() + b"=" + (b"NULL" if data is None else bytes(data)) for name, data in found)
+        return b",".join(
+            clean(name.encode()) + b"=" + (b"NULL" if data is None else clean(data)) for name, data in found
+        )
 
     return {
         "t": lambda message: (message.topic() or "").encode(),

@@ -1,6 +1,6 @@
 // Cost: the bill of a month, by kind and by topic, beside other ways, and what a budget buys.
 import { useState } from "./vendor/hooks.js";
-import { Bars, bytes, Card, Head, html, jsonOf, ms, Pager, Problem, Search, short, Stat, Table, usd, useData, withQuery } from "./kit.js";
+import { Bars, bytes, Card, Head, html, jsonOf, ms, Pager, Problem, Search, short, Stat, Table, usd, useData, Waiting, withQuery } from "./kit.js";
 
 export function Cost() {
   const [query, setQuery] = useState({ price: "", q: "", start: "" });
@@ -9,7 +9,7 @@ export function Cost() {
   return html`<${Head} title="Cost" sub="What this cluster's storage costs in a month at the pace of the last minute.">
       ${data && html`<label class="field">Price list<select value=${data.price} onChange=${(event) => setQuery({ ...query, price: event.target.value })}>
         ${data.prices.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>`}<//>
-    <${Problem} failure=${failure} />
+    <${Problem} failure=${failure} /><${Waiting} data=${data} failure=${failure} />
     ${data && html`
     ${data.is_other_price && html`<div class="finding"><b>These are the prices of ${data.price}.</b>The cluster's own store charges by another list, or nothing.</div>`}
     <div class="cards">

@@ -1,6 +1,6 @@
 // Groups: the list, one group with its members and lag, and a move of its offsets, with a preview first.
 import { useState } from "./vendor/hooks.js";
-import { act, Ask, Card, count, Head, html, jsonOf, Pager, Problem, Search, Stat, Table, Tag, useData, withQuery } from "./kit.js";
+import { act, Ask, Card, count, Head, html, jsonOf, Pager, Problem, Search, Stat, Table, Tag, useData, Waiting, withQuery } from "./kit.js";
 
 const at = (group) => `/groups/${group.split("/").map(encodeURIComponent).join("/")}`;
 const stateKind = (state) => (state === "stable" ? "good" : state === "empty" ? "" : "warn");
@@ -9,7 +9,7 @@ export function Groups() {
   const [query, setQuery] = useState({ q: "", start: "" });
   const path = withQuery("/groups", query);
   const { data, failure } = useData(path, 5000);
-  return html`<${Head} title="Groups" sub=${data && `${count(data.total)} consumer groups`}><${Search} label="Search groups" value=${query.q} onSearch=${(q) => setQuery({ q, start: "" })} /><//><${Problem} failure=${failure} />
+  return html`<${Head} title="Groups" sub=${data && `${count(data.total)} consumer groups`}><${Search} label="Search groups" value=${query.q} onSearch=${(q) => setQuery({ q, start: "" })} /><//><${Problem} failure=${failure} /><${Waiting} data=${data} failure=${failure} />
     ${data && html`<${Card} title="All groups" json=${jsonOf(path)}><${Table} caption="Lag: records between what is committed and the end." rows=${data.rows} empty="No consumer group has been here yet." columns=${[
       { label: "Group", isName: true, show: (row) => html`<a href=${at(row.group)}>${row.group}</a>` }, { label: "State", show: (row) => html`<${Tag} kind=${stateKind(row.state)}>${row.state}<//>` },
       { label: "Lag", num: true, show: (row) => count(row.lag) }]} /><${Pager} data=${data} onStart=${(start) => setQuery({ ...query, start })} /><//>`}`;
@@ -18,7 +18,7 @@ export function Groups() {
 export function Group({ group }) {
   const { data, failure, reload } = useData(at(group), 3000);
   const [asked, setAsked] = useState(false);
-  return html`<${Head} title=${group}><button onClick=${() => setAsked(true)} disabled=${!data}>Move offsets …</button><//><${Problem} failure=${failure} />
+  return html`<${Head} title=${group}><button onClick=${() => setAsked(true)} disabled=${!data}>Move offsets …</button><//><${Problem} failure=${failure} /><${Waiting} data=${data} failure=${failure} />
     ${data && html`<div class="cards"><${Stat} label="State" value=${data.state} /><${Stat} label="Members" value=${count(data.members.length)} /><${Stat} label="Lag" value=${count(data.lag)} unit="records" /></div>
     <${Card} title="Offsets" json=${jsonOf(at(group))}><${Table} caption="By partition." rows=${data.offsets} empty="The group has committed nothing." columns=${[
       { label: "Topic", isName: true, show: (row) => html`<a href=${`/topics/${encodeURIComponent(row.topic)}`}>${row.topic}</a>` }, { label: "Partition", num: true, show: (row) => row.partition },

@@ -123,6 +123,9 @@ export const Stat = ({ label, value, unit, note, kind = "" }) => html`<div class
   <span class="label">${label}</span><span class="value">${value}${unit && html`<small>${unit}</small>`}</span>
   ${note && html`<span class="note">${note}</span>`}</div>`;
 
+// Stands where a table will be, for as long as it takes.
+export const Waiting = ({ data, failure }) => !data && !failure && html`<p class="soft" role="status">Asking the cluster …</p>`;
+
 export const Problem = ({ failure }) => failure && html`<div class="error" role="alert"><b>${failure.message}</b>${failure.help && html`<div>${failure.help}</div>`}</div>`;
 
 export const Tag = ({ kind = "", children }) => html`<span class="tag ${kind}">${children}</span>`;

@@ -1,6 +1,6 @@
 // Overview: the load now and over the last minutes, and what is wrong.
 import { useState } from "./vendor/hooks.js";
-import { bytes, Card, count, Head, html, jsonOf, ms, Plot, Problem, short, Stat, Table, usd, useData, useLive } from "./kit.js";
+import { bytes, Card, count, Head, html, jsonOf, ms, Plot, Problem, short, Stat, Table, usd, useData, Waiting, useLive } from "./kit.js";
 
 const KEPT = 300;
 
@@ -16,7 +16,7 @@ export function Overview() {
   const now = load || (data && data.load.known ? data.load : null);
   const columns = joined(data ? data.history : null, added);
   return html`<${Head} title="Overview" sub=${data && `Cluster ${data.cluster_id}, records in ${data.store}`} />
-    <${Problem} failure=${failure} />
+    <${Problem} failure=${failure} /><${Waiting} data=${data} failure=${failure} />
     <div class="cards three">
       <${Stat} label="Produced" value=${now ? bytes(now.produce_bytes_s) : "–"} unit="/s" note=${now && `${short(now.produce_requests_s)} requests/s`} />
       <${Stat} label="Fetches" value=${now ? short(now.fetch_requests_s) : "–"} unit="/s" note=${now && `${count(now.connections)} connections`} />

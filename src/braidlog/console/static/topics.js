@@ -1,6 +1,6 @@
 // Topics: the list, one topic with its configs, and its messages.
 import { useState } from "./vendor/hooks.js";
-import { act, Ask, bytes, Card, count, Head, html, jsonOf, Pager, Problem, Search, Stat, Table, Tag, time, useData, withQuery } from "./kit.js";
+import { act, Ask, bytes, Card, count, Head, html, jsonOf, Pager, Problem, Search, Stat, Table, Tag, time, useData, Waiting, withQuery } from "./kit.js";
 
 const at = (topic, rest = "") => `/topics/${encodeURIComponent(topic)}${rest}`;
 const go = (to) => { history.pushState(null, "", to); dispatchEvent(new PopStateEvent("popstate")); };
@@ -12,7 +12,7 @@ export function Topics() {
   const [asked, setAsked] = useState(false);
   return html`<${Head} title="Topics" sub=${data && `${count(data.total)} topics`}><${Search} label="Search topics" value=${query.q} onSearch=${(q) => setQuery({ q, start: "" })} />
       <button class="main-action" onClick=${() => setAsked(true)}>Create a topic</button><//>
-    <${Problem} failure=${failure} />
+    <${Problem} failure=${failure} /><${Waiting} data=${data} failure=${failure} />
     ${data && html`<${Card} title="All topics" json=${jsonOf(path)}><${Table} caption="Size is what the store holds of a topic." rows=${data.rows} empty="There is no such topic." columns=${[
       { label: "Topic", isName: true, show: (row) => html`<a href=${at(row.topic)}>${row.topic}</a>` }, { label: "Partitions", num: true, show: (row) => count(row.partitions) },
       { label: "Size", num: true, show: (row) => bytes(row.bytes) }, { label: "Written now", num: true, show: (row) => `${bytes(row.bytes_s)}/s` },
@@ -37,7 +37,7 @@ export function Topic({ topic }) {
   const [asked, setAsked] = useState(null);
   const [all, setAll] = useState(false);
   const set = data ? data.configs.filter((each) => each.from === "dynamic topic config") : [];
-  return html`<${Head} title=${topic}><button class="danger" onClick=${() => setAsked({ what: "delete" })}>Delete …</button><//><${Tabs} topic=${topic} here="topic" /><${Problem} failure=${failure} />
+  return html`<${Head} title=${topic}><button class="danger" onClick=${() => setAsked({ what: "delete" })}>Delete …</button><//><${Tabs} topic=${topic} here="topic" /><${Problem} failure=${failure} /><${Waiting} data=${data} failure=${failure} />
     ${data && html`<div class="cards"><${Stat} label="Partitions" value=${count(data.partition_count)} /><${Stat} label="Offsets held" value=${count(data.records)} /><${Stat} label="Size" value=${bytes(data.bytes)} /></div>
     <div class="two"><${Card} title="Partitions" json=${jsonOf(at(topic))}><${Table} caption="Offsets from the first one held up to the end." rows=${data.rows} columns=${[
       { label: "Partition", num: true, show: (row) => row.partition }, { label: "Agent", num: true, show: (row) => row.leader }, { label: "First offset", num: true, show: (row) => count(row.log_start_offset) },
@@ -83,7 +83,7 @@ export function Messages({ topic }) {
       <label class="field">Show<select value=${query.count} onChange=${(event) => setQuery({ ...query, count: event.target.value })}>${[20, 50, 100, 200].map((each) => html`<option value=${each}>${each}</option>`)}</select></label>
       <label class="field">Filter<${Search} label="Key, value or header" value=${query.q} onSearch=${(q) => setQuery({ ...query, q })} /></label>
       <label><input type="checkbox" checked=${follows} onChange=${(event) => setFollows(event.target.checked)} /> follow</label><button onClick=${reload}>Read again</button></div>
-    <${Problem} failure=${failure} />
+    <${Problem} failure=${failure} /><${Waiting} data=${data} failure=${failure} />
     ${data && html`<${Card} title=${`${count(data.rows.length)} messages`} json=${jsonOf(path)} extra=${html`<span class="soft">${count(data.scanned)} looked at</span>`}>
       ${data.left_out > 0 && html`<p class="soft">${count(data.left_out)} partitions are left out: choose one.</p>`}
       ${data.rows.length === 0 ? html`<p class="soft">No message was found.</p>` : html`<div class="findings">${data.rows.map((row) => html`<${Message} topic=${topic} row=${row} key=${`${row.partition}/${row.offset}`} />`)}</div>`}<//>`}

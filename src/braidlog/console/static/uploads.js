@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "./vendor/hooks.js";
 import { bytes, Card, count, Head, html, jsonOf, Problem, short, Stat, Table, useData, useLive } from "./kit.js";
 
-const WINDOW_S = 90;
+const WINDOW_S_MAX = 90;
 const KNOTS_MAX = 300;
 const RISE_S = 9;
 const TWIST_S = 9;
@@ -60,12 +60,15 @@ function Braid({ rows, knots, seen }) {
 
 const smooth = (share) => share * share * (3 - 2 * share);
 
+let windowS = WINDOW_S_MAX;
+
 function draw(canvas, shown, knots, lane, calm) {
   const { rows } = shown;
   const dark = document.documentElement.dataset.theme === "dark";
   const ratio = devicePixelRatio || 1;
   const width = canvas.clientWidth;
   const height = Number(canvas.dataset.height);
+  windowS = Math.max(30, Math.min(WINDOW_S_MAX, width / 11));
   if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) { canvas.width = Math.round(width * ratio); canvas.height = Math.round(height * ratio); canvas.style.height = `${height}px`; }
   const pen = canvas.getContext("2d");
   pen.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -81,10 +84,10 @@ function draw(canvas, shown, knots, lane, calm) {
   if (rows.length === 0 || knots.length === 0) { pen.fillStyle = ink; pen.fillText("Waiting for the first figures …", left + 8, height / 2); return; }
   // A second behind, so that the newest knot is always there to be drawn to.
   const now = shown.base / 1000 + (calm ? 0 : Math.min(1.2, (performance.now() - shown.at) / 1000)) - 1.1;
-  const x = (at) => right - ((now - at) / WINDOW_S) * (right - left);
+  const x = (at) => right - ((now - at) / windowS) * (right - left);
   drawTicks(pen, x, now, left, right, height, ink, dark);
   const home = rows.map((_, place) => top + 44 + lane * (place + 0.5));
-  const from = now - WINDOW_S;
+  const from = now - windowS;
   const used = knots.filter((each, place) => each.at_ms / 1000 >= from - 2 || (knots[place + 1] && knots[place + 1].at_ms / 1000 >= from - 2));
   const centres = used.map((each) => centresOf(each, rows, home));
   drawObjects(pen, used, centres, rows, x, now, left, dark);
@@ -114,7 +117,7 @@ function drawStore(pen, right, width, ink, dark) {
 
 function drawTicks(pen, x, now, left, right, height, ink, dark) {
   pen.textAlign = "center";
-  for (let back = 0; back <= WINDOW_S; back += 15) {
+  for (let back = 0; back <= windowS; back += 15) {
     const place = x(Math.floor(now / 15) * 15 - back);
     if (place < left + 14 || place > right - 14) continue;
     pen.strokeStyle = dark ? "rgb(255 255 255 / 6%)" : "rgb(20 40 50 / 8%)";
@@ -161,7 +164,7 @@ function strandAt(at, place, knots, centres, home, lane) {
 
 function drawStrands(pen, knots, centres, rows, home, lane, view) {
   const { x, now, left, right, back } = view;
-  const begin = Math.max(knots[0].at_ms / 1000, now - WINDOW_S);
+  const begin = Math.max(knots[0].at_ms / 1000, now - windowS);
   for (let at = Math.ceil(begin / STEP_S) * STEP_S; at < now; at += STEP_S) {
     const until = Math.min(at + STEP_S, now);
     const x1 = Math.max(left, x(at));
@@ -200,7 +203,7 @@ function drawObjects(pen, knots, centres, rows, x, now, left, dark) {
   knots.forEach((knot, number) => {
     const at = knot.at_ms / 1000;
     const age = now - at;
-    if (age < 0 || age > WINDOW_S) return;
+    if (age < 0 || age > windowS) return;
     const rise = smooth(Math.min(1, age / RISE_S));
     rows.forEach((row, place) => {
       const moment = knot.shards[row.node_id];
