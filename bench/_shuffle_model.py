@@ -159,7 +159,7 @@ async def _run(loop: VirtualLoop, load: ShuffleLoad, seconds: float, partitions:
 
 
 class Source:
-    """Records of random bytes, and their partition by the first eight of them."""
+    """Records of random bytes. Partitions have the same number of them, as the model assumes."""
 
     def __init__(self, load: ShuffleLoad, seed: int, partitions: int) -> None:
         rng = np.random.default_rng(seed)
@@ -168,8 +168,7 @@ class Source:
         self._values = pa.FixedSizeBinaryArray.from_buffers(
             pa.binary(RECORD_BYTES), self.rows, [None, pa.py_buffer(values.tobytes())]
         )
-        keys = values[:, :8].copy().view(np.uint64)[:, 0]
-        self._partitions = (keys % partitions).astype(np.int32)
+        self._partitions = rng.permutation(np.arange(self.rows) % partitions).astype(np.int32)
 
     def chunk(self, now_s: float) -> tuple[pa.RecordBatch, np.ndarray]:
         at = pa.array(np.full(self.rows, now_s))
