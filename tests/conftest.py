@@ -16,7 +16,13 @@ from tests.seaweed import running_seaweed
 from braidlog.runtime.entropy import SeededEntropy
 
 # How long it takes to make or to try examples depends on what else the machine does: that is no finding.
-settings.register_profile("braidlog", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# In CI the examples are the same each time: a change is not refused for what chance finds.
+settings.register_profile(
+    "braidlog",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="CI" in os.environ,
+)
 settings.load_profile("braidlog")
 
 # Spark's workers import what tests pickle, whatever folder the JVM was started in.
