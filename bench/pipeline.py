@@ -1,12 +1,12 @@
 """Measures the cost of the data pipeline for each core.
 
-It converts records to columns and back, and compacts.
+It converts records to columns and back, compacts, and works off a backlog on Spark.
 
-    python bench/pipeline.py --out figures.json     about two minutes
-    python bench/pipeline.py --quick                under half a minute
+    python bench/pipeline.py --out figures.json     about ten minutes
+    python bench/pipeline.py --quick                about three minutes
 
-Everything here runs on one core, and time is the process's CPU time, so that neighbours disturb little. Every figure is
-the median of its runs after a warm-up. README.md says what each one means.
+All but `source` and `rounds` run on one core, and time is the process's CPU time, so that neighbours disturb little.
+Every such figure is the median of its runs after a warm-up. README.md says what each one means.
 """
 
 import argparse
@@ -38,6 +38,9 @@ TARGETS: dict[str, float] = {
     "source_vs_arrow_scan": 0.6,
     "compaction_mb_per_s_core": 400,
     "compaction_growth_10x": 1.2,
+    "two_executors_vs_one": 1.7,
+    "spark_share_of_bytes": 1.0,
+    "local2_vs_process": 1.0,
 }
 LOWER_IS_BETTER = {"compaction_growth_10x"}
 
@@ -48,6 +51,7 @@ class Scale:
     """How much is done."""
 
     def __init__(self, quick: bool) -> None:
+        self.quick = quick
         self.runs = 3 if quick else RUNS
         self.column_bytes = 16_000_000 if quick else 64_000_000
         self.aiokafka_records = 50_000 if quick else 200_000
@@ -208,11 +212,19 @@ def source(scale: Scale) -> Figures:
     return dict(measure(scale.source_mb, scale.runs))
 
 
+def rounds(scale: Scale) -> Figures:
+    """A backlog of small objects, merged and compacted by rounds on Spark: wall time, without the start of Spark."""
+    from _rounds import measure
+
+    return dict(measure(scale.quick))
+
+
 SCENARIOS: dict[str, Callable[[Scale], Figures]] = {
     "decode": decode,
     "encode": encode,
     "compaction": compaction,
     "source": source,
+    "rounds": rounds,
 }
 
 
