@@ -34,9 +34,9 @@ Row = tuple[int, bytes | None, bytes | None]
 class Shape:
     objects: int
     partitions: int
-    """Of the topic to merge."""
+    """The partitions of the topic to merge."""
     compacted_partitions: int
-    """Of the topic to compact."""
+    """The partitions of the topic to compact."""
     extents_per_object: int
     """How many partitions of each topic an object has records of."""
     value_bytes: int

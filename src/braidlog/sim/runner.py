@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from braidlog.sim.checks.checker import check
+from braidlog.sim.job_checks import LeaseLost, Unclean
 from braidlog.sim.mistakes import MISTAKES, Mistake
 from braidlog.sim.scenarios import SCENARIOS
 from braidlog.sim.story import tell
@@ -122,6 +123,8 @@ def _kind(error: str) -> str:
         Unreadable.__name__: "unreadable",
         Untidy.__name__: "untidy-store",
         Undrained.__name__: "undrained-journal",
+        LeaseLost.__name__: "lease-lost",
+        Unclean.__name__: "unclean-log",
     }
     return known.get(error.partition(":")[0], "run-failed")
 

@@ -31,6 +31,7 @@ from braidlog.sim.clients.transactions import TransactionalProducer
 from braidlog.sim.clients.wire_client import Disconnected, request_types
 from braidlog.sim.cluster import ClusterPlan, SimCluster
 from braidlog.sim.history import ALL_IS_WELL, Compacted, Event, FinalRead, History, Journaled
+from braidlog.sim.job_checks import check_clean, clean_end_offsets
 from braidlog.sim.virtual.clock import EPOCH_MS
 from braidlog.sim.virtual.loop import VirtualLoop
 
@@ -73,6 +74,8 @@ class World:
         self.faults = 0
         self.expects_tidy_store = False
         """Whether the store must in the end hold exactly the objects that are in use."""
+        self.expects_clean_logs = False
+        """Whether a key must in the end be there once in what was compacted."""
         self._clients: list[AnyClient] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._sessions = 0
@@ -216,6 +219,7 @@ class World:
             task.result()
         if self.journaled:
             await self._wait_drained()
+        clean_ends = await clean_end_offsets(self) if self.expects_clean_logs else {}
         session = self.session("final")
         for topic, partition_count in self.topics.items():
             for partition in range(partition_count):
@@ -224,6 +228,7 @@ class World:
                 for partition in range(partition_count):
                     await read_committed_whole(session, topic, partition)
         session.close()
+        check_clean(self, clean_ends)
         if self.expects_tidy_store:
             await self._check_store()
 

@@ -13,14 +13,14 @@ def test_the_same_seed_gives_the_same_history(scenario: str) -> None:
     assert first.digest == second.digest
 
 
-@pytest.mark.parametrize("name", ["merge-out-of-order", "newest-value-dropped", "delete-before-the-swap"])
+@pytest.mark.parametrize("name", ["merge-out-of-order", "newest-value-dropped", "join-without-a-part"])
 def test_some_mistakes_show_at_once(name: str) -> None:
     assert hunt(MISTAKES[name], 3, jobs=1).kind
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("scenario", ["merging", "compacting"])
+@pytest.mark.parametrize("scenario", ["merging", "compacting", "rounds"])
 def test_a_hundred_seeds(scenario: str) -> None:
     results = list(run_seeds(range(1, 101), scenario, jobs=2))
     assert [(result.seed, result.anomalies) for result in results if not result.is_good] == []

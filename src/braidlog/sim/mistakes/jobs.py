@@ -1,20 +1,24 @@
 """Mistakes in jobs: merging, compaction, their leases and their swaps."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from braidlog.agent.cluster.view import ClusterView
 from braidlog.agent.read_path.reader import ExtentGone, Reader
 from braidlog.compaction.rules import Judge, Rules
-from braidlog.control.interface import CompleteJob, JobTask, JobVerdict
+from braidlog.control.interface import CompleteJob, HeartbeatJobs, JobTask, JobVerdict, TakenJob
 from braidlog.control.jobs import results, swap
 from braidlog.control.jobs.board import JobBoard
 from braidlog.control.jobs.results import JobResults
 from braidlog.control.log.sweeper import Sweeper
-from braidlog.jobs import compacting, merging
-from braidlog.jobs.output import ExtentPart, JobOutput
+from braidlog.jobs import compacting, merging, parts, rounds, worker
+from braidlog.jobs.output import Completion, ExtentPart, JobOutput
+from braidlog.jobs.parts import Part, PartResult
 from braidlog.jobs.worker import Worker
 from braidlog.objects.store import NotFound
 from braidlog.records.batch import scan_batches
@@ -174,3 +178,26 @@ def _last_batch_left_out() -> AbstractContextManager[None]:
         return replace(part, pieces=[part.pieces[0][:end]], length=end, batches=part.batches[:-1])
 
     return replaced((merging, "placed_part", placed), (swap, "MERGE", "nothing that the sum of bytes is checked for"))
+
+
+@mistake("Renews only the first lease of a round.", "rounds")
+def _renew_the_first_lease() -> AbstractContextManager[None]:
+    return replaced((worker, "HeartbeatJobs", lambda leases: HeartbeatJobs(leases[:1])))
+
+
+@mistake("Joins the parts of a compaction without one of them.", "rounds")
+def _join_without_a_part() -> AbstractContextManager[None]:
+    def join(job: TakenJob, results: Sequence[PartResult]) -> Completion:
+        return parts.join(job, results[1:] if len(results) > 1 else results)
+
+    return replaced((rounds, "join", join))
+
+
+@mistake("Compacts a range of offsets by the keys of that range alone.", "rounds")
+def _later_keys_ignored() -> AbstractContextManager[None]:
+    original = parts.rewriting_parts
+
+    def rewriting(*arguments: Any) -> list[Part]:
+        return [structs.replace(part, keys=part.keys[:1]) for part in original(*arguments)]
+
+    return replaced((rounds, "rewriting_parts", rewriting))

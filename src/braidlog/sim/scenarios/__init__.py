@@ -31,6 +31,7 @@ SCENARIOS = {
     "transaction-crashes": PlannedScenario(transactions.transaction_crashes),
     "merging": PlannedScenario(jobs.merging, jobs.JOB_PLAN),
     "compacting": PlannedScenario(jobs.compacting, jobs.JOB_PLAN),
+    "rounds": PlannedScenario(jobs.rounds, jobs.ROUNDS_PLAN),
     "lightning": PlannedScenario(journals.lightning, journals.LIGHTNING_PLAN),
     "lightning-crowded": PlannedScenario(journals.lightning_crowded, journals.LIGHTNING_CROWDED_PLAN),
     "lightning-busy": PlannedScenario(journals.lightning_busy, journals.LIGHTNING_BUSY_PLAN),

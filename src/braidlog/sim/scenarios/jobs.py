@@ -3,17 +3,20 @@
 from dataclasses import replace
 
 from braidlog.control.jobs.settings import JobSettings
+from braidlog.jobs.worker import RoundLimits
 from braidlog.sim.cluster import CONTROL_SETTINGS, ClusterPlan
+from braidlog.sim.job_checks import watch_leases
 from braidlog.sim.nemesis import Nemesis
 from braidlog.sim.world import World
 
+LEASE_S = 6.0
 JOB_PLAN = ClusterPlan(
     worker_count=2,
     control=replace(
         CONTROL_SETTINGS,
         jobs=JobSettings(
             plan_interval_s=3.0,
-            lease_s=6.0,
+            lease_s=LEASE_S,
             merge_target_bytes=4096,
             merge_fan_in=3,
             merge_age_s=1.0,
@@ -23,6 +26,16 @@ JOB_PLAN = ClusterPlan(
     ),
 )
 """Small targets: jobs that need gigabytes in a real deployment start after a few records."""
+
+ROUNDS_PLAN = replace(
+    JOB_PLAN,
+    control=replace(JOB_PLAN.control, jobs=replace(JOB_PLAN.control.jobs, merge_target_bytes=1024)),
+    rounds=RoundLimits(jobs_max=8, bytes_max=1 << 20, at_once=2),
+    parts_at_once=2,
+    part_bytes=2048,
+)
+"""Workers take several jobs at once, and many jobs are too large for one task."""
+SLOW_PUT_S = 2.5
 
 JOB_FAULTS = (
     "kill-worker",
@@ -81,6 +94,31 @@ async def compacting(world: World) -> None:
         world.reader(world.targets("state"))
     await nemesis
     world.expects_tidy_store = True
+
+
+async def rounds(world: World) -> None:
+    """Workers that take many jobs at once, and divide them, die and pause."""
+    await world.create_topic("orders", 2)
+    await world.create_topic(
+        "state",
+        2,
+        cleanup_policy="compact",
+        min_cleanable_dirty_ratio="0.1",
+        delete_retention_ms=str(DELETE_RETENTION_S * 1000),
+    )
+    world.producer(world.targets("orders"), pause_s=0.8)
+    world.producer(world.targets("state"), pause_s=0.6, key_count=30)
+    world.producer(world.targets("state"), idempotent=False, retries=False, in_flight_max=2, pause_s=0.8, key_count=30)
+    world.reader(world.targets("orders"))
+    world.reader(world.targets("state"))
+    await world.sleep(3.0)
+    await _faults(world).run(30.0, pause_s=3.0)
+    # A store so slow that a round outlasts a lease many times: heartbeats must keep all of its leases.
+    world.cluster.settle()
+    world.cluster.store_weather.put_s_median = SLOW_PUT_S
+    await world.sleep(2 * LEASE_S)
+    await watch_leases(world, 20.0)
+    world.expects_tidy_store = world.expects_clean_logs = True
 
 
 def _faults(world: World) -> Nemesis:
