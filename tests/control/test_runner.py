@@ -16,6 +16,10 @@ Step: TypeAlias = Callable[[], Awaitable[None]]
 INTERVAL_S = 10.0
 
 
+async def nothing_planned() -> None:
+    """What is planned is durable at once."""
+
+
 def failing(error: Exception, rounds: int, done: asyncio.Event) -> tuple[list[Exception], Step]:
     failed: list[Exception] = []
 
@@ -30,7 +34,7 @@ def failing(error: Exception, rounds: int, done: asyncio.Event) -> tuple[list[Ex
 
 @pytest.mark.parametrize("error", [ControlUnavailable("not now"), KeyError("a mistake")])
 async def test_a_step_that_fails_is_tried_again_in_the_next_round(clock: FakeClock, error: Exception) -> None:
-    runner = Runner(clock, SeededEntropy(1))
+    runner = Runner(clock, SeededEntropy(1), nothing_planned)
     done = asyncio.Event()
     failed, step = failing(error, 3, done)
     runner.start([("step", INTERVAL_S, step)])
@@ -44,7 +48,7 @@ async def test_a_step_that_fails_is_tried_again_in_the_next_round(clock: FakeClo
 
 
 async def test_a_step_that_is_fenced_is_the_last(clock: FakeClock) -> None:
-    runner = Runner(clock, SeededEntropy(1))
+    runner = Runner(clock, SeededEntropy(1), nothing_planned)
     failed, step = failing(Fenced("too late"), 3, asyncio.Event())
     runner.start([("step", INTERVAL_S, step)])
     await asyncio.wait(runner._loops)

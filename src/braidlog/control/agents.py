@@ -95,7 +95,7 @@ class AgentRegistry:
                     f"node id {request.node_id} belongs to another agent that is alive",
                     help="Give each agent a node id of its own, or none: then it gets one.",
                 )
-            info = await self._metadata.transact(lambda tx: _write_agent(tx, request))
+            info = await self._metadata.plan(lambda tx: _write_agent(tx, request))
             for node_id in [
                 node_id
                 for node_id, session in self._sessions.items()
@@ -159,7 +159,7 @@ class AgentRegistry:
             tx.executemany("UPDATE agents SET left_ms = ? WHERE node_id = ?", [(now_ms, each) for each in node_ids])
             tx.execute("DELETE FROM agents WHERE left_ms < ?", (now_ms - NODE_IDS_KEPT_MS,))
 
-        await self._metadata.transact(write)
+        await self._metadata.plan(write)
         for node_id in node_ids:
             self._drop(node_id)
         self._feed.publish([AgentRemoved(node_id) for node_id in node_ids])

@@ -160,7 +160,7 @@ class Catalog:
                 created.append(topic)
                 outcomes.append(TopicOutcome(new.name, 0, "", topic.info))
             if created and not request.validate_only:
-                await self._metadata.transact(lambda tx: write_topics(tx, created))
+                await self._metadata.plan(lambda tx: write_topics(tx, created))
                 async for some in _slices(created):
                     for topic in some:
                         self._put(topic)
@@ -254,7 +254,7 @@ class Catalog:
                         [(now_ms, topic_id) for topic_id in ids],
                     )
 
-                await self._metadata.transact(write)
+                await self._metadata.plan(write)
                 async for some in _slices(removed):
                     for topic in some:
                         self._drop(topic)
@@ -310,7 +310,7 @@ class Catalog:
                     write_partitions(tx, added_states)
                     write_assignments(tx, infos)
 
-                await self._metadata.transact(write)
+                await self._metadata.plan(write)
                 async for some in _slices(grown):
                     for topic, _ in some:
                         self._drop(self.topics[topic.info.topic_id])
@@ -345,7 +345,7 @@ class Catalog:
             for topic_id, replicas in assigned.items():
                 info = self.topics[topic_id].info
                 changed[topic_id] = msgspec.structs.replace(info, assignments=info.assignments | replicas)
-            await self._metadata.transact(lambda tx: write_assignments(tx, list(changed.values())))
+            await self._metadata.plan(lambda tx: write_assignments(tx, list(changed.values())))
             for topic_id, info in changed.items():
                 self.topics[topic_id].info = info
             self._feed.publish([TopicChanged(info) for info in changed.values()])
@@ -381,7 +381,7 @@ class Catalog:
         if request.validate_only:
             return
         info = msgspec.structs.replace(topic.info, configs=configs)
-        await self._metadata.transact(lambda tx: write_topic_configs(tx, info))
+        await self._metadata.plan(lambda tx: write_topic_configs(tx, info))
         topic.info = info
         self._feed.publish([TopicChanged(info)])
 
@@ -395,7 +395,7 @@ class Catalog:
         validate_cluster_configs(configs)
         if request.validate_only:
             return
-        await self._metadata.transact(lambda tx: write_cluster_configs(tx, configs))
+        await self._metadata.plan(lambda tx: write_cluster_configs(tx, configs))
         self.cluster_configs = configs
         self._feed.publish([ClusterConfigChanged(dict(configs))])
 

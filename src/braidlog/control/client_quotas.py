@@ -71,7 +71,7 @@ class ClientQuotas:
                 entities.add(entity)
                 outcomes.append(Outcome(0))
             if changed and not request.validate_only:
-                await self._metadata.transact(lambda tx: _write(tx, changed))
+                await self._metadata.plan(lambda tx: _write(tx, changed))
                 self._values |= changed
                 self._values = {entity: values for entity, values in self._values.items() if values}
                 self._feed.publish([ClientQuotasChanged(self.quotas)])

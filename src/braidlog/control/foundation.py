@@ -12,6 +12,9 @@ from braidlog.runtime.clock import Clock
 class Foundation:
     metadata: MetadataStore
     state_lock: asyncio.Lock
-    """Whoever changes the state holds it from planning the change until that is durable and visible."""
+    """Whoever changes the state holds it until the change is planned in the metadata and visible in memory.
+
+    It waits outside of it until the change is durable. See `control.metadata.store`.
+    """
     feed: Feed
     clock: Clock

@@ -79,7 +79,7 @@ class ResourceConfigs:
             if configs and key not in self._configs and len(self._configs) >= RESOURCES_MAX:
                 return Outcome(int(ErrorCode.policy_violation), f"{RESOURCES_MAX} resources have configs already.")
             if not request.validate_only:
-                await self._metadata.transact(lambda tx: _write(tx, key, configs))
+                await self._metadata.plan(lambda tx: _write(tx, key, configs))
                 self._configs.pop(key, None)
                 if configs:
                     self._configs[key] = configs

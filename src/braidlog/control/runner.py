@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import structlog
 
+from braidlog.control.metadata.store import MetadataError
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
 from braidlog.runtime.errors import BraidError, ControlUnavailable, DeadlineExceeded, Fenced
@@ -25,7 +26,9 @@ Step: TypeAlias = tuple[str, float, Callable[[], Awaitable[object]]]
 
 
 class Runner:
-    def __init__(self, clock: Clock, entropy: Entropy) -> None:
+    def __init__(self, clock: Clock, entropy: Entropy, durable: Callable[[], Awaitable[None]]) -> None:
+        """`durable` waits until everything planned is durable: no answer may tell of it before."""
+        self._durable = durable
         self._clock = clock
         self._entropy = entropy
         self._changes: set[asyncio.Task[Any]] = set()
@@ -105,7 +108,7 @@ class Runner:
             raise Fenced("another control plane has taken over the metadata")
 
     async def within(self, timeout_s: float | None, work: Coroutine[Any, Any, T], *, change: bool = False) -> T:
-        """Answer a call before its deadline.
+        """Answer a call before its deadline, once everything it may have seen is durable.
 
         A `change` goes on after the deadline, or when the caller is gone.
         """
@@ -117,9 +120,45 @@ class Runner:
             self.check_running()
         try:
             async with asyncio.timeout(timeout_s):
-                return await (self._change(work) if change else work)
+                return await self._told(self._change(work) if change else work)
         except TimeoutError:
             raise DeadlineExceeded(f"no answer within {timeout_s} s") from None
         except Fenced:
             self.fenced.set()
             raise
+
+    async def look(self, timeout_s: float | None, read: Callable[[], T]) -> T:
+        """Answer a call from memory, once everything it may have seen is durable."""
+
+        async def called() -> T:
+            return read()
+
+        return await self.within(timeout_s, called())
+
+    async def _told(self, work: Awaitable[T]) -> T:
+        """Return the answer when it may leave the process.
+
+        Memory is ahead of what is durable, and a crash may undo the difference. So an answer waits until everything is
+        durable that was planned before it. An error may tell of that as well.
+        """
+        try:
+            answer = await work
+        except (MetadataError, Fenced):
+            raise  # says nothing about the state
+        except BraidError:
+            await self._durable()
+            raise
+        await self._durable()
+        self.check_running()
+        return answer
+
+    async def within_unseen(self, timeout_s: float | None, work: Coroutine[Any, Any, T]) -> T:
+        """Answer a call that sees only what is durable."""
+        if not self.is_running or self.fenced.is_set():
+            work.close()
+            self.check_running()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await work
+        except TimeoutError:
+            raise DeadlineExceeded(f"no answer within {timeout_s} s") from None

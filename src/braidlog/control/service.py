@@ -34,7 +34,7 @@ class ControlService:
         self._store = store
         self._clock = clock
         self._entropy = entropy
-        self._runner = Runner(clock, entropy)
+        self._runner = Runner(clock, entropy, metadata.durable)
         self.settings = settings
         self.cluster_id = ""
 
@@ -52,7 +52,7 @@ class ControlService:
         epoch = await self._metadata.acquire_fencing_epoch()
         self.cluster_id = await self._load_cluster_id()
         settings = self.settings
-        feed = Feed(epoch, events_max=settings.feed_events_max, ring_bytes_max=settings.feed_bytes_max)
+        feed = Feed(epoch, self._metadata, events_max=settings.feed_events_max, ring_bytes_max=settings.feed_bytes_max)
         foundation = Foundation(self._metadata, asyncio.Lock(), feed, self._clock)
         self.parts = Parts(foundation, self._store, self._entropy, settings, self.cluster_id)
         await self.parts.load()
@@ -112,7 +112,7 @@ class ControlService:
     async def read_feed(self, request: api.FeedRequest, *, timeout_s: float | None = None) -> api.FeedPage:
         if request.after.fencing_epoch == self._metadata.fencing_epoch:
             self.parts.agents.note_feed(request.incarnation, request.after.revision)
-        return await self._runner.within(timeout_s, self.parts.feed.read(request))
+        return await self._runner.within_unseen(timeout_s, self.parts.feed.read(request))
 
     async def describe_cluster(
         self, request: api.DescribeCluster, *, timeout_s: float | None = None
@@ -122,9 +122,12 @@ class ControlService:
     # ── agents ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def register_agent(self, request: api.RegisterAgent, *, timeout_s: float | None = None) -> api.Registered:
-        info = await self._runner.within(timeout_s, self.parts.agents.register(request), change=True)
+        return await self._runner.within(timeout_s, self._register_agent(request), change=True)
+
+    async def _register_agent(self, request: api.RegisterAgent) -> api.Registered:
+        info = await self.parts.agents.register(request)
         if request.journals:
-            await self._runner.within(timeout_s, self.parts.journals.agent_journals(), change=True)
+            await self.parts.journals.agent_journals()
         return api.Registered(
             node_id=info.node_id,
             cluster_id=self.cluster_id,
@@ -136,7 +139,9 @@ class ControlService:
     async def heartbeat_agent(
         self, request: api.AgentHeartbeat, *, timeout_s: float | None = None
     ) -> api.HeartbeatAnswer:
-        self._runner.check_running()
+        return await self._runner.look(timeout_s, lambda: self._heartbeat_agent(request))
+
+    def _heartbeat_agent(self, request: api.AgentHeartbeat) -> api.HeartbeatAnswer:
         known = self.parts.agents.heartbeat(request)
         replayed = self.parts.journals.backlog.scans_replayed
         return api.HeartbeatAnswer(known, self.parts.epochs.current, self._metadata.fencing_epoch, replayed)
@@ -194,8 +199,7 @@ class ControlService:
         return await self._runner.within(timeout_s, self.parts.jobs.take(request))
 
     async def heartbeat_jobs(self, request: api.HeartbeatJobs, *, timeout_s: float | None = None) -> api.JobHeartbeats:
-        self._runner.check_running()
-        return self.parts.jobs.heartbeat(request)
+        return await self._runner.look(timeout_s, lambda: self.parts.jobs.heartbeat(request))
 
     async def complete_job(self, request: api.CompleteJob, *, timeout_s: float | None = None) -> api.JobVerdict:
         return await self._runner.within(timeout_s, self.parts.job_results.complete(request), change=True)
@@ -205,8 +209,7 @@ class ControlService:
         return api.Done()
 
     async def list_jobs(self, request: api.ListJobs, *, timeout_s: float | None = None) -> api.JobListings:
-        self._runner.check_running()
-        return self.parts.jobs.list(request)
+        return await self._runner.look(timeout_s, lambda: self.parts.jobs.list(request))
 
     async def request_compaction(
         self, request: api.RequestCompaction, *, timeout_s: float | None = None
@@ -225,8 +228,7 @@ class ControlService:
     async def describe_journals(
         self, request: api.DescribeJournals, *, timeout_s: float | None = None
     ) -> api.JournalDescription:
-        self._runner.check_running()
-        return self.parts.journals.describe(request)
+        return await self._runner.look(timeout_s, lambda: self.parts.journals.describe(request))
 
     # ── topics, configs and quotas ────────────────────────────────────────────────────────────────────────────────
 
@@ -295,7 +297,10 @@ class ControlService:
     async def fetch_offsets(
         self, request: api.FetchOffsets, *, timeout_s: float | None = None
     ) -> api.FetchOffsetsAnswer:
-        answer = await self._runner.within(timeout_s, self.parts.groups.commits.fetch_offsets(request))
+        return await self._runner.within(timeout_s, self._fetch_offsets(request))
+
+    async def _fetch_offsets(self, request: api.FetchOffsets) -> api.FetchOffsetsAnswer:
+        answer = await self.parts.groups.commits.fetch_offsets(request)
         return self.parts.transactions.mark_unstable(request, answer) if request.require_stable else answer
 
     async def delete_offsets(

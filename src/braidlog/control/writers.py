@@ -98,7 +98,7 @@ class Writers:
             # Many processes share a lease, so a renewal that would gain little is not written.
             if lease is None or lease[2] - now_ms < self._lease_ms * 3 // 4:
                 row = (lease_id, epoch, granted_ms, now_ms + self._lease_ms)
-                await self._metadata.transact(lambda tx: _write_lease(tx, row))
+                await self._metadata.plan(lambda tx: _write_lease(tx, row))
                 self._leases[lease_id] = row[1:]
             return WriteLease(self._epochs.current, self._leases[lease_id][2] - now_ms, self._store_url)
 
@@ -136,7 +136,7 @@ class Writers:
         before_ms = now_ms - self._expiration_ms
         while True:
             async with self._state_lock:
-                if not await self._metadata.transact(lambda tx: _delete_batches(tx, before_ms)):
+                if not await self._metadata.plan(lambda tx: _delete_batches(tx, before_ms)):
                     return
 
     async def _forget_expired(self, now_ms: int) -> None:
@@ -147,7 +147,7 @@ class Writers:
         if not gone:
             return
         rows = [(lease_id,) for lease_id in gone]
-        await self._metadata.transact(lambda tx: tx.executemany("DELETE FROM write_leases WHERE lease_id = ?", rows))
+        await self._metadata.plan(lambda tx: tx.executemany("DELETE FROM write_leases WHERE lease_id = ?", rows))
         for lease_id in gone:
             del self._leases[lease_id]
 

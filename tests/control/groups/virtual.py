@@ -18,6 +18,7 @@ from braidlog.control.interface import (
     OffsetToCommit,
     SyncAnswer,
 )
+from braidlog.control.metadata.progress import Progress
 from braidlog.control.metadata.store import MetadataStore, Transaction, open_metadata
 from braidlog.runtime.entropy import SeededEntropy
 from braidlog.sim.virtual.clock import SimClock
@@ -82,11 +83,23 @@ class FaultyMetadata:
     async def acquire_fencing_epoch(self) -> int:
         return await self.store.acquire_fencing_epoch()
 
-    async def transact(self, fn: Callable[[Transaction], T]) -> T:
+    @property
+    def progress(self) -> Progress:
+        return self.store.progress
+
+    async def plan(self, fn: Callable[[Transaction], T]) -> T:
         self.transaction_count += 1
         if self.failure is not None:
             raise self.failure
-        return await self.store.transact(fn)
+        return await self.store.plan(fn)
+
+    async def durable(self) -> None:
+        await self.store.durable()
+
+    async def transact(self, fn: Callable[[Transaction], T]) -> T:
+        result = await self.plan(fn)
+        await self.durable()
+        return result
 
     async def read(self, fn: Callable[[Transaction], T]) -> T:
         return await self.store.read(fn)

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import apsw
@@ -195,9 +196,10 @@ async def test_taking_over_waits_for_a_transaction_that_is_under_way(server: Pos
     await asyncio.to_thread(entered.wait, 60)
     taking_over = asyncio.create_task(new.acquire_fencing_epoch())
     may_go_on.set()
-    await under_way
+    with suppress(Fenced):  # it was kept, but may have been too late to be told so
+        await under_way
     assert await taking_over == 2
-    assert await new.read(facts) == {"a": "1"}  # it was answered, so the next holder has it
+    assert await new.read(facts) == {"a": "1"}
     await old.close()
     await new.close()
 

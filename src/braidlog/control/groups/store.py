@@ -224,7 +224,7 @@ class GroupStore:
                 transaction.executemany(sql, rows)
 
         try:
-            await self._metadata.transact(run)
+            await self._metadata.plan(run)
         except asyncio.CancelledError:
             for _, future in batch:
                 if not future.done():

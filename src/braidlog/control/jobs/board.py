@@ -137,7 +137,7 @@ class JobBoard:
         if not discarded:
             return
         rows: list[Row] = [(job_id,) for job_id in discarded]
-        await self._metadata.transact(lambda tx: tx.executemany("DELETE FROM jobs WHERE job_id = ?", rows))
+        await self._metadata.plan(lambda tx: tx.executemany("DELETE FROM jobs WHERE job_id = ?", rows))
         for job_id in discarded:
             del self.open[job_id]
 
@@ -192,7 +192,7 @@ class JobBoard:
             )
             jobs.append(OpenJob(task, listing))
         rows: list[Row] = [(job.job_id, WAITING, _encode(job.task), 0, _encode(job.listing)) for job in jobs]
-        await self._metadata.transact(
+        await self._metadata.plan(
             lambda tx: tx.executemany(
                 "INSERT INTO jobs (job_id, state, task, write_epoch, listing) VALUES (?, ?, ?, ?, ?)", rows
             )
@@ -231,7 +231,7 @@ class JobBoard:
                 )
                 prune(tx)
 
-            await self._metadata.transact(write)
+            await self._metadata.plan(write)
             self._remember(listing)
 
     # ── what workers ask ──────────────────────────────────────────────────────────────────────────────────────────
@@ -270,7 +270,7 @@ class JobBoard:
                 for job in chosen
             ]
             rows: list[Row] = [(RUNNING, token, epoch, _encode(listing), job.job_id) for job, token, listing in leases]
-            await self._metadata.transact(
+            await self._metadata.plan(
                 lambda tx: tx.executemany(
                     "UPDATE jobs SET state = ?, token = ?, write_epoch = ?, listing = ? WHERE job_id = ?", rows
                 )

@@ -120,7 +120,7 @@ class JobResults:
             finish.write(tx)
             tx.execute("DELETE FROM jobs WHERE job_id = ?", (job.job_id,))
 
-        await self._metadata.transact(write)
+        await self._metadata.plan(write)
         del self._board.open[job.job_id]
         await finish.apply()
 
@@ -146,7 +146,7 @@ class JobResults:
             )
             prune(tx)
 
-        await self._metadata.transact(write)
+        await self._metadata.plan(write)
         self._board.close(job, listing)
         self._publish(swap)
 
@@ -198,7 +198,7 @@ class JobResults:
                 tx.execute("UPDATE jobs SET task = NULL WHERE job_id = ?", (job.job_id,))
                 prune(tx)
 
-        await self._metadata.transact(write)
+        await self._metadata.plan(write)
         job.listing, job.token = listing, b""
         if is_over:
             self._board.close(job, listing)

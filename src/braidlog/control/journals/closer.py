@@ -82,7 +82,7 @@ class JournalCloser:
         if swept_ms:  # the first time only starts the interval
             await self._delete_left(JOURNAL_PREFIX, self._is_closed)
         async with self._state_lock:
-            await self._metadata.transact(lambda tx: write_counter(tx, _FULL_SWEEP_MS, now_ms))
+            await self._metadata.plan(lambda tx: write_counter(tx, _FULL_SWEEP_MS, now_ms))
 
     def _is_closed(self, key: str) -> bool:
         """Whether a file appeared after its sequence was closed.
@@ -102,7 +102,7 @@ class JournalCloser:
         """
         await self._delete_left(sequence_prefix(*record.key), self.may_delete)
         async with self._state_lock:
-            await self._metadata.transact(lambda tx: self._sequences.write_closed(tx, record.key))
+            await self._metadata.plan(lambda tx: self._sequences.write_closed(tx, record.key))
             self._sequences.close(record.key)
 
     async def _delete_left(self, prefix: str, may_delete: Callable[[str], bool]) -> None:

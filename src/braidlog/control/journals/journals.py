@@ -152,7 +152,7 @@ class Journals:
         if self.backlog.agents_journal:
             return
         async with self._state_lock:
-            await self._metadata.transact(
+            await self._metadata.plan(
                 lambda tx: tx.execute(
                     "INSERT INTO facts (name, value) VALUES (?, '1') ON CONFLICT (name) DO NOTHING", (_AGENTS_JOURNAL,)
                 )
@@ -173,7 +173,7 @@ class Journals:
         async with self._state_lock:
             if not self.sequences.is_closed(key):
                 record = self._record(key).with_end(request.slot_count)
-                await self._metadata.transact(lambda tx: write_sequences(tx, [record]))
+                await self._metadata.plan(lambda tx: write_sequences(tx, [record]))
                 self.sequences.put([record])
 
     def _record(self, key: JournalSequenceKey) -> JournalSequenceRecord:

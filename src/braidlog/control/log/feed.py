@@ -19,6 +19,8 @@ from braidlog.control.interface import (
     TopicChanged,
     TransactionsEnded,
 )
+from braidlog.control.metadata.store import MetadataStore
+from braidlog.runtime.errors import BraidError
 from braidlog.runtime.waiters import Waiters
 
 EVENTS_PER_PAGE_MAX = 2_000
@@ -46,8 +48,13 @@ class Feed:
     A reader that has fallen behind them, or comes from another epoch, must reload.
     """
 
-    def __init__(self, fencing_epoch: int, *, events_max: int, ring_bytes_max: int) -> None:
+    def __init__(self, fencing_epoch: int, metadata: MetadataStore, *, events_max: int, ring_bytes_max: int) -> None:
         self._epoch = fencing_epoch
+        self._progress = metadata.progress
+        self._planned: deque[tuple[int, list[FeedEvent]]] = deque()
+        """Events that are not durable yet, each with how many transactions must be."""
+        self._planned_count = 0
+        self._releasing: asyncio.Task[None] | None = None
         self._events_max = events_max
         self._ring_bytes_max = ring_bytes_max
         self._ring: deque[tuple[FeedEvent, int]] = deque()
@@ -58,10 +65,40 @@ class Feed:
 
     @property
     def position(self) -> FeedPosition:
-        return FeedPosition(self._epoch, self._revision)
+        """The number of the newest event that is visible in memory, durable or not."""
+        return FeedPosition(self._epoch, self._revision + self._planned_count)
 
     def publish(self, events: Iterable[FeedEvent]) -> None:
-        """Append changes that are durable and already visible in memory."""
+        """Append changes that are planned and visible in memory.
+
+        Readers see them once they are durable.
+        """
+        if not self._planned and not self._progress.ahead:
+            self._append(events)
+            return
+        planned = list(events)
+        if planned:
+            self._planned.append((self._progress.planned, planned))
+            self._planned_count += len(planned)
+            if self._releasing is None:
+                self._releasing = asyncio.create_task(self._release(), name="change feed")
+
+    async def _release(self) -> None:
+        """Append planned events as soon as they are durable."""
+        try:
+            while self._planned:
+                with suppress(BraidError):
+                    await self._progress.wait_for(self._planned[0][0])
+                if self._progress.durable < self._planned[0][0]:
+                    return  # they never will be: this process ends
+                while self._planned and self._planned[0][0] <= self._progress.durable:
+                    _, events = self._planned.popleft()
+                    self._planned_count -= len(events)
+                    self._append(events)
+        finally:
+            self._releasing = None
+
+    def _append(self, events: Iterable[FeedEvent]) -> None:
         ring = self._ring
         for event in events:
             cost = _cost_bytes(event)
@@ -87,8 +124,10 @@ class Feed:
         return self._page(request.after)
 
     def _page(self, after: FeedPosition) -> FeedPage:
-        behind = self._revision - after.revision
-        if after.fencing_epoch != self._epoch or not 0 <= behind <= len(self._ring):
+        # A snapshot may be ahead of the ring by what has just become durable.
+        behind = max(0, self._revision - after.revision)
+        is_known = after.revision <= self._revision + self._planned_count and behind <= len(self._ring)
+        if after.fencing_epoch != self._epoch or not is_known:
             return FeedPage(self.position, [], reload=True)
         events: list[FeedEvent] = []
         page_bytes = 0

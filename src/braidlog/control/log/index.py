@@ -167,7 +167,7 @@ class ExtentIndex:
                     )
                     return removed, removed_bytes
 
-                removed, removed_bytes = await self._metadata.transact(write)
+                removed, removed_bytes = await self._metadata.plan(write)
                 if removed or start != state.log_start_offset:
                     state.log_start_offset = start
                     state.size_bytes -= removed_bytes

@@ -258,7 +258,7 @@ class Producers:
         if any(_is_unsettled(self._cache[each]) for each in producer_ids if each in self._cache):
             # Otherwise a restart would restore them from the recent objects.
             await self._recent.settle()
-        await self._metadata.transact(lambda tx: _delete_producers(tx, producer_ids))
+        await self._metadata.plan(lambda tx: _delete_producers(tx, producer_ids))
 
     def _evict(self, wanted: dict[int, None], loaded_count: int) -> None:
         """Keep the cache within its limit.
@@ -300,7 +300,7 @@ class Producers:
                 await self.reserve_ids(1)
                 producer, epoch = Producer(self.take_id()), 0
             row = (producer.producer_id, epoch, 0, now_ms)
-            await self._metadata.transact(lambda tx: write_producers(tx, [row]))
+            await self._metadata.plan(lambda tx: write_producers(tx, [row]))
             producer.epoch, producer.adopted, producer.active_ms = epoch, False, now_ms
             self._cache[producer.producer_id] = producer
             return ProducerIdentity(0, producer.producer_id, epoch)

@@ -112,7 +112,7 @@ class RecentExtents:
 
     async def recover(self) -> None:
         """Settle what an earlier run left. Call at the start."""
-        await self._metadata.transact(_recover)
+        await self._metadata.plan(_recover)
 
     def add(
         self,
@@ -230,7 +230,7 @@ class RecentExtents:
             await self._write(settling)
 
     async def _write(self, settling: Settling) -> None:
-        await self._metadata.transact(settling.write)
+        await self._metadata.plan(settling.write)
         self.settled(settling)
 
 

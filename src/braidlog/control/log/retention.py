@@ -86,7 +86,7 @@ class Retention:
                 now_ms = self._clock.wall_ms()
                 # Only extents in the table can be dropped. Few have become recent since the start of this run.
                 await self._recent.settle()
-                gone, count = await self._metadata.transact(
+                gone, count = await self._metadata.plan(
                     lambda tx, now=now_ms: _drop_removed(tx, now)  # type: ignore[misc]  # bound now, not at the call
                 )
                 self._producers.forget_partitions(gone)

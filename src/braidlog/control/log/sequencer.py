@@ -223,7 +223,7 @@ class Sequencer:
                     raise MetadataConflict(f"{len(repeated)} of {len(verdicts)} objects were sequenced before")
                 also(tx, verdicts)
 
-            await self._metadata.transact(write)
+            await self._metadata.plan(write)
         except BaseException:
             plan.discard()
             raise
@@ -331,7 +331,7 @@ class Sequencer:
                 else:
                     plan.add(waiting, self._numbers.take())
             plan.prepare(self._recent_extents.make_room(plan.extent_count, plan.batch_count))
-            repeated = await self._metadata.transact(plan.write) if plan.verdicts else {}
+            repeated = await self._metadata.plan(plan.write) if plan.verdicts else {}
         except BaseException:
             plan.discard()
             raise
@@ -368,7 +368,7 @@ class Sequencer:
         for key, slot in slots:
             journal.add_slot(key, slot)
         if slots:
-            await self._metadata.transact(journal.write)
+            await self._metadata.plan(journal.write)
             journal.apply(self.journal_counts)
 
     async def give_up(self, batches: Sequence[HeldBatch]) -> None:
@@ -382,7 +382,7 @@ class Sequencer:
         try:
             plan.give_up(list(batches), self._catalog.partitions, self._numbers.take())
             plan.prepare(self._recent_extents.make_room(plan.extent_count, plan.batch_count))
-            await self._metadata.transact(plan.write)
+            await self._metadata.plan(plan.write)
         except BaseException:
             plan.discard()
             raise

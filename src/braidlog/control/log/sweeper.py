@@ -99,7 +99,7 @@ class Sweeper:
             write_counter(tx, _FULL_SWEEP_MS, now_ms if full else full_ms)
 
         async with self._state_lock:
-            await self._metadata.transact(remember)
+            await self._metadata.plan(remember)
         return listed, orphans
 
     async def _sweep_prefix(self, prefix: str, start: int, floor: int) -> tuple[int, int]:
@@ -114,6 +114,7 @@ class Sweeper:
             known = await self._metadata.read(lambda tx, wanted=candidates: _known_keys(tx, wanted))  # type: ignore[misc]
             unknown = [key for key in candidates if key not in known]
             if unknown:
+                await self._metadata.durable()  # the floor, and whatever made these keys unknown
                 await self._store.delete(unknown)
                 orphans += len(unknown)
             after = page.next_after if len(keys) == len(page.objects) else None
@@ -140,12 +141,12 @@ class Sweeper:
             may_go = [(number, key) for _, number, key in rows if self._journal_files.may_delete(key)]
             if not may_go:
                 continue
-            await wait_copied(self._metadata)
+            await wait_copied(self._metadata)  # until then a crash may bring references back
             # First the object, then the mark: a crash in between deletes it once more, which is no error.
             await self._store.delete([key for _, key in may_go])
             marks = [(now_ms, number) for number, _ in may_go]
             async with self._state_lock:
-                await self._metadata.transact(
+                await self._metadata.plan(
                     lambda tx, marks=marks: tx.executemany(  # type: ignore[misc]  # bound now
                         "UPDATE objects SET deleted_ms = ? WHERE number = ?", marks
                     )
@@ -172,7 +173,7 @@ class Sweeper:
 
         while True:
             async with self._state_lock:
-                if not await self._metadata.transact(forget):
+                if not await self._metadata.plan(forget):
                     return
 
 

@@ -52,7 +52,7 @@ class WriteEpochs:
         """
         async with self._state_lock:
             following = self.current + 1
-            await self._metadata.transact(lambda tx: write_counter(tx, _CURRENT, following))
+            await self._metadata.plan(lambda tx: write_counter(tx, _CURRENT, following))
             self.current = following
             return following
 
@@ -65,7 +65,7 @@ class WriteEpochs:
             leased = (each.lowest_leased_epoch() for each in leases)
             floor = min([floor, *(epoch for epoch in leased if epoch is not None)])
             if floor > self.floor:
-                await self._metadata.transact(lambda tx: _write_floor(tx, floor))
+                await self._metadata.plan(lambda tx: _write_floor(tx, floor))
                 self.floor = floor
                 self._fenced = {writer: epoch for writer, epoch in self._fenced.items() if epoch >= floor}
             return self.floor
@@ -75,7 +75,7 @@ class WriteEpochs:
         async with self._state_lock:
             if incarnation not in self._fenced:
                 epoch = self.current
-                await self._metadata.transact(lambda tx: _write_fence(tx, incarnation, epoch))
+                await self._metadata.plan(lambda tx: _write_fence(tx, incarnation, epoch))
                 self._fenced[incarnation] = epoch
 
     def refusal(self, write_epoch: int, incarnation: str) -> str | None:

@@ -1,8 +1,8 @@
 """The metadata in the bucket, with a SQLite file as its image.
 
-Every transaction is stored as a delta before it counts. Calls that arrive while a delta is on its way share the next
-one. If the machine is lost, nothing else is: another process makes the image again from the newest snapshot and the
-deltas behind it, and takes over by creating the next delta.
+Every transaction runs in the image and is then stored in a delta, which makes it count. Transactions that run while a
+delta is on its way share the next one. If the machine is lost, nothing else is: another process makes the image again
+from the newest snapshot and the deltas behind it, and takes over by creating the next delta.
 """
 
 import asyncio
@@ -11,18 +11,16 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 
 from braidlog.control.metadata.connection import SqliteTransaction, newest_schema
 from braidlog.control.metadata.delta_log import LATE_S, DeltaLog, LogTrimmed, Superseded
 from braidlog.control.metadata.deltas import NONCE_BYTES, Delta, DeltaKind, Position, behind, counts
-from braidlog.control.metadata.image import Image, load_snapshot, remove_image
+from braidlog.control.metadata.image import Cut, Image, load_snapshot, remove_image
+from braidlog.control.metadata.progress import Progress
 from braidlog.control.metadata.snapshots import Snapshots
 from braidlog.control.metadata.store import (
     FOLLOW_INTERVAL_S,
@@ -45,16 +43,11 @@ _log = structlog.get_logger(__name__)
 
 VACANT_AFTER_S = 4.0
 """A holder that stores nothing for this long counts as dead. Leaves time for several heartbeats and retries."""
-GROUP_CALLS_MAX = 1_000
+CALLS_AHEAD_MAX = 100
+"""How many transactions may run before their delta is stored. Further ones wait."""
+STORE_AGAIN_S = 0.5
+"""How long to wait before a delta that the store refused is tried again."""
 _APPLY_DELTAS_MAX = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A transaction that waits to be committed with its group."""
-
-    fn: Callable[[SqliteTransaction], Any]
-    done: "asyncio.Future[Any]"
 
 
 class BucketMetadata:
@@ -78,8 +71,8 @@ class BucketMetadata:
         self._known_s = -math.inf
         """A time at which nothing behind the position was deleted yet. Soon after it, a missing delta means the end."""
         self._epoch = 0
-        self._waiting: dict[Call, None] = {}
         self._wanted = asyncio.Event()
+        self.progress = Progress()
         self._committer: asyncio.Task[None] | None = None
         self._in_flight: bytes = b""
         """The nonce of the delta that is on its way."""
@@ -90,7 +83,7 @@ class BucketMetadata:
         self._ended: Exception | None = None
         """The reason why calls are refused: another holder, or an image that cannot be trusted."""
         self.lost = asyncio.Event()
-        self._snapshots = Snapshots(self._deltas, clock, self._tasks, self._current_image)
+        self._snapshots = Snapshots(self._deltas, clock, self._tasks)
 
     @classmethod
     async def open(
@@ -269,7 +262,7 @@ class BucketMetadata:
                 continue  # by the holder's last delta, or by another take-over: look again
             break
         self._epoch = delta.fencing_epoch
-        await self._run(self._write_in, self._current_image().commit, position, delta.schema_version)
+        await self._run(self._write_in, self._current_image().stamp, position, delta.schema_version)
         self._moved_to(position, began_s)
         self._committer = self._tasks.spawn(self._commit_groups())
         self._tasks.spawn(self._beat())
@@ -280,98 +273,85 @@ class BucketMetadata:
         schema = max(newest_schema(), position.schema_version)
         return Delta(position.number + 1, position.nonce, kind, epoch, schema, self._holder, changes)
 
-    async def transact(self, fn: Callable[[SqliteTransaction], T]) -> T:
-        self._check_holds()
-        result: T = await self._enter(fn)
+    async def plan(self, fn: Callable[[SqliteTransaction], T]) -> T:
+        self._check_may_plan()
+        while self.progress.ahead >= CALLS_AHEAD_MAX:
+            await self.progress.moved()
+            self._check_may_plan()
+        run: tuple[T, int] = await self._run(self._write_in, self._current_image().execute, fn)
+        result, number = run
+        self.progress.plan(number)
+        self._wanted.set()
         return result
 
-    async def _enter(self, fn: Callable[[SqliteTransaction], Any]) -> Any:
-        call = Call(fn, asyncio.get_running_loop().create_future())
-        self._waiting[call] = None
-        self._wanted.set()
-        try:
-            return await call.done
-        finally:
-            self._waiting.pop(call, None)  # the caller was cancelled before its group began
+    def _check_may_plan(self) -> None:
+        self._check_holds()
+        if (failure := self.progress.failure) is not None:
+            raise MetadataError(str(failure), help="Nothing of this call was kept. Is the store reachable?")
+
+    async def durable(self) -> None:
+        await self.progress.wait()
+
+    async def transact(self, fn: Callable[[SqliteTransaction], T]) -> T:
+        result = await self.plan(fn)
+        await self.durable()
+        return result
 
     async def _commit_groups(self) -> None:
+        """Store what has run, one delta after the other."""
         while await self._wanted.wait() and self._ended is None:
-            group = list(islice(self._waiting, GROUP_CALLS_MAX))
-            for call in group:
-                del self._waiting[call]
-            if not self._waiting:
-                self._wanted.clear()
-            if not group:
-                continue
+            self._wanted.clear()
+            cut: Cut | None = None
             try:
-                results = await self._commit(group)
-            except asyncio.CancelledError:
-                stopped = MetadataUnavailable("this control plane has stopped while it stored the metadata")
-                self._answer(group, [stopped] * len(group))
-                raise
-            except Exception as error:  # noqa: BLE001 - the callers raise it
-                self._answer(group, [error] * len(group))
-            else:
-                self._answer(group, results)
-        self._refuse_waiting()
+                cut = await self._run(self._write_in, self._current_image().cut, self._snapshots.is_due)
+                position = await self._store(cut.changes)
+            except Exception as error:  # noqa: BLE001 - whatever it is, nothing planned may be told of
+                if cut is not None and cut.pinned is not None:
+                    cut.pinned.close()
+                self._end(error if isinstance(error, Fenced) else _untrusted(error))
+                return
+            self.progress.reach(cut.executed)
+            if cut.pinned is not None:
+                self._snapshots.make(cut.pinned, position)
 
-    def _refuse_waiting(self) -> None:
-        group = list(self._waiting)
-        self._waiting.clear()
-        self._answer(group, [self._ended] * len(group))
+    async def _store(self, changes: bytes) -> Position:
+        """Store a delta, however often the store refuses it.
 
-    def _answer(self, group: list[Call], results: list[Any]) -> None:
-        for call, result in zip(group, results, strict=True):
-            if call.done.done():
-                continue
-            if isinstance(result, Exception):
-                call.done.set_exception(result)
-            else:
-                call.done.set_result(result)
-
-    async def _commit(self, group: list[Call]) -> list[Any]:
-        """Plan the calls, store the delta, then commit the image; return the results."""
-        image = self._current_image()
-        try:
-            results, changes = await self._run(self._write_in, image.plan, [call.fn for call in group])
-            nonce = self._entropy.token(NONCE_BYTES)
-            self._in_flight = nonce
-            delta = self._delta(DeltaKind.CHANGES, self._epoch, changes)
+        What it holds is planned, and others have been planned on top of it. So it is never given up: the same bytes are
+        tried again, until they count or another delta does.
+        """
+        delta, nonce = self._delta(DeltaKind.CHANGES, self._epoch, changes), self._entropy.token(NONCE_BYTES)
+        self._in_flight = nonce
+        while True:
             began_s = self._clock.boot_s()
-            position = await self._deltas.append(delta, nonce, self._position, self._known_s)
-        except Exception as error:
-            if isinstance(error, MetadataDamaged | SchemaTooNew):
-                error = Fenced(f"the metadata cannot be trusted ({error})", help=error.help)
-            if isinstance(error, Fenced):
-                self._end(error)
-            await self._run(self._write_in, image.rollback)
-            raise error
-        try:
-            await self._run(self._write_in, image.commit, position, delta.schema_version)
-        except Exception as error:
-            # The delta is stored and counts, but this image lacks it. The next process reads it from the store.
-            lost = Fenced(f"the image of the metadata fails ({error})", help="Start this control plane again.")
-            raise self._end(lost) from error
-        self._snapshots.count(delta)
-        self._moved_to(position, began_s)
-        self._snapshots.make_if_due()
-        return results
+            try:
+                position = await self._deltas.append(delta, nonce, self._position, self._known_s)
+            except (MetadataDamaged, SchemaTooNew):
+                raise
+            except MetadataError as error:
+                _log.warning("the metadata cannot be stored, trying again", error=str(error), help=error.help)
+                self.progress.fail(MetadataUnavailable(f"the metadata cannot be stored now ({error})", help=error.help))
+                await self._clock.sleep(STORE_AGAIN_S)
+                continue
+            self._snapshots.count(delta)
+            self._moved_to(position, began_s)
+            return position
 
     async def _beat(self) -> None:
         """Store an empty delta now and then, to show that the holder is alive."""
         while self._ended is None:
             await self._clock.sleep(HEARTBEAT_S)
-            if self._clock.boot_s() - self._known_s < HEARTBEAT_S / 2 or self._waiting or self._ended is not None:
-                continue
-            try:
-                await self._enter(lambda _: None)
-            except Fenced:
-                return
-            except BraidError as error:
-                _log.warning("the metadata cannot be stored", error=str(error), help=error.help)
-                # If the image fails, nothing is stored any more. Only a look at the store shows another holder.
-                with suppress(BraidError):
-                    await self._prove()
+            await self._stamp()
+            if self._clock.boot_s() - self._known_s >= HEARTBEAT_S / 2:
+                self._wanted.set()
+
+    async def _stamp(self) -> None:
+        """Note in the image where it is, unless it is ahead of the log."""
+        position, durable = self._position, self.progress.durable
+        try:
+            await self._run(self._write_in, self._current_image().stamp, position, position.schema_version, durable)
+        except MetadataError as error:  # the image is only a cache
+            _log.warning("the image of the metadata cannot be written", error=str(error), help=error.help)
 
     def _check_holds(self) -> None:
         if self._ended is not None:
@@ -424,6 +404,7 @@ class BucketMetadata:
     def _end(self, error: Fenced) -> Fenced:
         """Refuse all further calls with this error."""
         self._ended = error
+        self.progress.end(error)
         self._wanted.set()
         self.lost.set()
         return error
@@ -436,7 +417,7 @@ class BucketMetadata:
         self._ended = self._ended or Fenced("this control plane has stopped")
         await self._tasks.cancel_all()
         await self._proofs.cancel_all()
-        self._refuse_waiting()
+        self.progress.end(MetadataUnavailable("this control plane has stopped while it stored the metadata"))
         await self._close_image()
         self._write_in.shutdown(wait=False)
         self._read_in.shutdown(wait=False)
@@ -461,10 +442,11 @@ class BucketMetadata:
             return
         try:
             async with asyncio.timeout(VACANT_AFTER_S):
-                await self._enter(lambda _: None)  # wait for what is under way
+                await self.durable()
                 self._ended = Fenced("this control plane has stopped")
                 self._wanted.set()
                 await asyncio.wait([self._committer])
+                await self._stamp()
                 delta = self._delta(DeltaKind.RESIGN, self._epoch)
                 await self._deltas.append(delta, self._entropy.token(NONCE_BYTES), self._position, self._known_s)
         except (MetadataError, Fenced, TimeoutError) as error:
@@ -477,3 +459,8 @@ class BucketMetadata:
 
     async def _run(self, executor: Executor, fn: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(executor, fn, *arguments)
+
+
+def _untrusted(error: Exception) -> Fenced:
+    help_line = error.help if isinstance(error, BraidError) else ""
+    return Fenced(f"the metadata cannot be trusted ({error})", help=help_line or "Start this control plane again.")

@@ -38,7 +38,7 @@ class NumberBlocks:
             write_counter(tx, self._name, start + size)
             return start
 
-        start = await self._metadata.transact(reserve_block)
+        start = await self._metadata.plan(reserve_block)
         # The rest of the previous block is given up: numbers may have gaps.
         self._next, self._end = start, start + size
 

@@ -8,9 +8,9 @@ import os
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import apsw
 import msgspec
@@ -53,6 +53,33 @@ class SnapshotHead(msgspec.Struct, frozen=True, array_like=True):
     size_bytes: int
     checksum: int
 
+    position: tuple[int, int, bytes, int, int, str, bool] | None = None
+    """The fields of its `Position`; None: the file itself has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What the next delta holds."""
+
+    changes: bytes
+    executed: int
+    """How many calls of the holder are in it and in those before it."""
+    pinned: apsw.Connection | None
+    """A connection that sees the image as it is behind that delta, for a snapshot."""
+
+
+def dump(pinned: apsw.Connection, position: Position) -> bytes:
+    """Return a snapshot of what the connection sees, and close it.
+
+    `position` is that of the delta that led there.
+    """
+    with typed_errors("the image of the metadata"):
+        try:
+            content = pinned.serialize("main")
+        finally:
+            pinned.close()
+    return encode_snapshot(position.counted_number, position.nonce, content, position)
+
 
 class Image:
     """One image file, with a connection that writes and one that reads.
@@ -67,6 +94,10 @@ class Image:
             self._writer.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES_BEFORE_CHECKPOINT}")
             self._reader = connect(str(path), durable=False)
         self._session: apsw.Session | None = None
+        self._executed = 0
+        """How many calls of the holder have run."""
+        self._is_ahead = False
+        """Whether some of them may not be in the log yet."""
 
     @property
     def position(self) -> Position:
@@ -120,46 +151,59 @@ class Image:
 
     # ── transactions of the holder ──
 
-    def plan(self, calls: Sequence[Callable[[SqliteTransaction], Any]]) -> tuple[list[Any], bytes]:
-        """Run the calls in one transaction, and return their results and the changes.
+    def execute(self, call: Callable[[SqliteTransaction], T]) -> tuple[T, int]:
+        """Run a call in a transaction of its own; return its result and its number.
 
-        The transaction stays open. A result is what the call returned, or the exception that it raised. Nothing of a
-        call that raised is kept.
+        The image is ahead of the log from now on. It has no position then, so that a process that finds it after a
+        crash makes it again. If the call raises, nothing of it is kept.
         """
         with typed_errors(str(self.path)):
+            self._record()
             self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                if not self._is_ahead:
+                    self._writer.execute("DELETE FROM image_position")
+                result = call(SqliteTransaction(self._writer))
+                self._writer.execute("COMMIT")
+            finally:
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
+            self._is_ahead = True
+            self._executed += 1
+            return result, self._executed
+
+    def _record(self) -> None:
+        """Begin to record what the next delta changes."""
+        if self._session is None:
             self._session = apsw.Session(self._writer, "main")
             self._session.table_filter(lambda name: name not in _OWN_TABLES)
             self._session.attach()
-            results = [self._attempt(call) for call in calls]
-            return results, self._session.changeset()
 
-    def _attempt(self, call: Callable[[SqliteTransaction], T]) -> T | Exception:
-        self._writer.execute("SAVEPOINT call")
-        try:
-            with typed_errors(str(self.path)):
-                result = call(SqliteTransaction(self._writer))
-        except Exception as error:  # the caller raises it
-            if not self._writer.in_transaction:
-                raise  # a full disk or a failed read ends the whole transaction, with all its calls
-            self._writer.execute("ROLLBACK TO call")
-            self._writer.execute("RELEASE call")
-            return error
-        self._writer.execute("RELEASE call")
-        return result
-
-    def commit(self, position: Position, schema_version: int) -> None:
-        """Commit what was planned, after its delta was stored and counts."""
+    def cut(self, pins: bool) -> Cut:
+        """Return the changes of the transactions since the last cut."""
         with typed_errors(str(self.path)):
-            if not self._writer.in_transaction:
-                self._writer.execute("BEGIN IMMEDIATE")
+            changes = self._session.changeset() if self._session is not None else b""
             self._end_session()
+            return Cut(changes, self._executed, self._pin() if pins else None)
+
+    def _pin(self) -> apsw.Connection:
+        """Open a connection that goes on seeing the image as it is now."""
+        connection = connect(str(self.path), durable=False)
+        connection.execute("BEGIN")
+        connection.execute("SELECT COUNT(*) FROM image_position").fetchall()
+        return connection
+
+    def stamp(self, position: Position, schema_version: int, executed: int | None = None) -> None:
+        """Write the position of the image, unless more than `executed` calls have run."""
+        if executed is not None and executed != self._executed:
+            return
+        with typed_errors(str(self.path)), self._transaction():
             migrate_to(self._writer, schema_version)
             self._write_position(position)
-            self._writer.execute("COMMIT")
+        self._is_ahead = False
 
     def rollback(self) -> None:
-        """Discard what was planned."""
+        """End the transaction that failed."""
         self._end_session()
         if self._writer.in_transaction:
             with typed_errors(str(self.path)):
@@ -195,22 +239,6 @@ class Image:
                 if self._reader.in_transaction:
                     self._reader.execute("ROLLBACK")
 
-    def dump(self) -> tuple[Position, bytes]:
-        """Return a snapshot: the position, and the compressed file at that position.
-
-        It uses a connection of its own.
-        """
-        with typed_errors(str(self.path)):
-            connection = connect(str(self.path), durable=False)
-            try:
-                connection.execute("BEGIN")
-                rows: list[Row] = connection.execute("SELECT counted_number, nonce FROM image_position").fetchall()
-                content = connection.serialize("main")
-            finally:
-                connection.close()
-        number, nonce = rows[0]
-        return Position(counted_number=number, nonce=nonce), encode_snapshot(number, nonce, content)
-
     def close(self) -> None:
         self.rollback()
         self._reader.close()
@@ -241,9 +269,10 @@ def _refuse(_reason: int, _change: object) -> int:
     return int(apsw.SQLITE_CHANGESET_ABORT)
 
 
-def encode_snapshot(number: int, nonce: bytes, content: bytes) -> bytes:
-    """Encode a SQLite file as a snapshot."""
-    head = msgspec.msgpack.encode(SnapshotHead(number, nonce, len(content), zlib.crc32(content)))
+def encode_snapshot(number: int, nonce: bytes, content: bytes, position: Position | None = None) -> bytes:
+    """Encode a SQLite file as a snapshot. Without a `position`, the file itself may have one."""
+    fields = astuple(position) if position is not None else None
+    head = msgspec.msgpack.encode(SnapshotHead(number, nonce, len(content), zlib.crc32(content), fields))
     return _SNAPSHOT_MAGIC + len(head).to_bytes(4, "big") + head + zlib.compress(content, _COMPRESSION_LEVEL)
 
 
@@ -266,10 +295,20 @@ def load_snapshot(data: bytes | bytearray | memoryview, path: Path) -> None:
         with unfinished.open("wb") as file:
             file.write(content)
             os.fsync(file.fileno())  # otherwise a crash of the machine might leave a file with holes
+        if head.position is not None:
+            _stamp_file(unfinished, Position(*head.position))
         remove_image(path)
         unfinished.rename(path)
     except OSError as error:
         raise MetadataError(f"{path}: the image of the metadata cannot be written ({error})") from error
+
+
+def _stamp_file(path: Path, position: Position) -> None:
+    image = Image(path)
+    try:
+        image.stamp(position, position.schema_version)
+    finally:
+        image.close()
 
 
 def remove_image(path: Path) -> None:

@@ -30,6 +30,7 @@ from braidlog.control.metadata.increments import (
     must_be_copied,
     read_position,
 )
+from braidlog.control.metadata.progress import Progress
 from braidlog.control.metadata.store import (
     DumpedMetadata,
     MetadataError,
@@ -71,6 +72,15 @@ class _Recorded:
     size_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    number: int
+    inner_number: int
+    """How many transactions of the metadata underneath must be durable."""
+    position: int
+    """What the copy must have; 0: nothing."""
+
+
 class ShippedMetadata:
     """Implements `MetadataStore` and `CopiedMetadata` around another store."""
 
@@ -105,6 +115,10 @@ class ShippedMetadata:
         self._is_enforced = False
         self._ended: Fenced | None = None
         self._trouble = ""
+        self.progress = Progress()
+        self._planned: deque[_Planned] = deque()
+        """The transactions that are not known to be durable, in order."""
+        self._settling: asyncio.Task[None] | None = None
 
     # ── the seam ──
 
@@ -122,7 +136,7 @@ class ShippedMetadata:
         self._tasks.spawn(self._look_for_ever())
         return epoch
 
-    async def transact(self, fn: Callable[[Transaction], T]) -> T:
+    async def plan(self, fn: Callable[[Transaction], T]) -> T:
         def record(tx: Transaction) -> tuple[T, int, list[Statement]]:
             recording = RecordingTransaction(tx)
             result = fn(recording)
@@ -130,12 +144,50 @@ class ShippedMetadata:
             return result, position, recording.statements
 
         await self._hold_lease()
-        result, position, statements = await self._inner.transact(record)
+        result, position, statements = await self._inner.plan(record)
         if position:
             self._take(position, statements)
-            if must_be_copied(statements):
-                await self.copied()
+        self._note_planned(position if position and must_be_copied(statements) else 0)
+        return result
+
+    def _note_planned(self, position: int) -> None:
+        """Count a transaction, which is durable only when the copy has `position`."""
+        number = self.progress.planned + 1
+        self.progress.plan(number)
+        planned = _Planned(number, self._inner.progress.planned, position)
+        if self._planned or self._inner.progress.durable < planned.inner_number or position:
+            self._planned.append(planned)
+            if self._settling is None:
+                self._settling = self._tasks.spawn(self._settle_planned())
+        else:
+            self.progress.reach(number)
+
+    async def _settle_planned(self) -> None:
+        """Note in order what is durable: stored by the metadata, and copied if it must be."""
+        try:
+            while self._planned:
+                planned = self._planned[0]
+                await self._inner.progress.wait_for(planned.inner_number)
+                while self._copied_position < planned.position:
+                    if self._ended is not None:
+                        return
+                    self._wanted.set()
+                    await self._moved.wait()
+                self._planned.popleft()
+                self.progress.reach(planned.number)
+        except BraidError as error:
+            self.progress.end(error)
+        finally:
+            self._settling = None
+
+    async def durable(self) -> None:
+        await self._inner.durable()
+        await self.progress.wait()
         await self._hold_lease()
+
+    async def transact(self, fn: Callable[[Transaction], T]) -> T:
+        result = await self.plan(fn)
+        await self.durable()
         return result
 
     async def read(self, fn: Callable[[Transaction], T]) -> T:
@@ -156,6 +208,7 @@ class ShippedMetadata:
         except (TimeoutError, BraidError) as error:
             _log.warning("the copy of the metadata lacks the last changes", error=str(error))
         self._ended = self._ended or Fenced("this control plane has stopped")
+        self.progress.end(self._ended)
         self._moved.wake_all()
         await self._tasks.cancel_all()
         await self._proofs.cancel_all()
@@ -208,6 +261,7 @@ class ShippedMetadata:
 
     def _end(self, error: Fenced) -> Fenced:
         self._ended = error
+        self.progress.end(error)
         if isinstance(self._inner, SharedMetadata):
             self._inner.lost.set()
         self._moved.wake_all()
@@ -258,6 +312,8 @@ class ShippedMetadata:
                 await self._ship_once()
                 self._trouble = ""
                 await self._wait_wanted()
+            except Fenced as error:
+                self._end(error)
             except MetadataError as error:
                 self._trouble = str(error)
                 _log.warning("the copy of the metadata does not advance", error=str(error), help=error.help)
@@ -278,6 +334,7 @@ class ShippedMetadata:
             await self._find_end()
         self._wanted.clear()
         while self._pending or self._needs_snapshot:
+            await self._inner.durable()  # the copy must not have what the metadata may still lose
             if self._needs_snapshot or self._is_snapshot_due():
                 await self._make_snapshot()
             else:
@@ -326,6 +383,7 @@ class ShippedMetadata:
         number = self._number
         content = await self._inner.dump()
         data = await asyncio.to_thread(encode_snapshot, number, b"", content)
+        await self._inner.durable()
         if not await self._copies.write(copy_snapshot_key(self._restore, number), data):
             self._number += 1  # of an earlier holder
             return

@@ -4,13 +4,13 @@ They limit how much of the log a starting process has to read.
 """
 
 import asyncio
-from collections.abc import Callable
 
+import apsw
 import structlog
 
 from braidlog.control.metadata.delta_log import TRIM_AFTER_S, DeltaLog
-from braidlog.control.metadata.deltas import Delta
-from braidlog.control.metadata.image import Image
+from braidlog.control.metadata.deltas import Delta, Position
+from braidlog.control.metadata.image import dump
 from braidlog.control.metadata.store import MetadataError
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.tasks import TaskGroup
@@ -28,11 +28,10 @@ class Snapshots:
     It also trims the log up to an old snapshot.
     """
 
-    def __init__(self, deltas: DeltaLog, clock: Clock, tasks: TaskGroup, current_image: Callable[[], Image]) -> None:
+    def __init__(self, deltas: DeltaLog, clock: Clock, tasks: TaskGroup) -> None:
         self._deltas = deltas
         self._clock = clock
         self._tasks = tasks
-        self._current_image = current_image
         self._made: list[tuple[int, float]] = []
         """The snapshots that this process has made, each with the time."""
         self.deltas_behind = 0
@@ -45,16 +44,20 @@ class Snapshots:
         self.deltas_behind += 1
         self._bytes_behind += len(delta.changes)
 
-    def make_if_due(self) -> None:
-        """Begin a snapshot in the background, unless none is due or one is being made."""
-        is_due = self.deltas_behind >= SNAPSHOT_DELTAS or self._bytes_behind >= SNAPSHOT_BYTES
-        if is_due and self.running is None:
-            self.running = self._tasks.spawn(self._make())
+    @property
+    def is_due(self) -> bool:
+        """Whether a snapshot should be made at the next delta, because none is."""
+        is_long = self.deltas_behind >= SNAPSHOT_DELTAS or self._bytes_behind >= SNAPSHOT_BYTES
+        return is_long and self.running is None
 
-    async def _make(self) -> None:
+    def make(self, pinned: apsw.Connection, position: Position) -> None:
+        """Begin a snapshot in the background, of what the connection sees."""
+        self.running = self._tasks.spawn(self._make(pinned, position))
+
+    async def _make(self, pinned: apsw.Connection, position: Position) -> None:
         try:
             self.deltas_behind = self._bytes_behind = 0
-            position, data = await asyncio.get_running_loop().run_in_executor(None, self._current_image().dump)
+            data = await asyncio.get_running_loop().run_in_executor(None, dump, pinned, position)
             await self._deltas.write_snapshot(position.counted_number, data)
             self._made.append((position.counted_number, self._clock.boot_s()))
             # The snapshot before stays, with the deltas behind it, in case the newest cannot be read.

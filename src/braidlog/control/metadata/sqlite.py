@@ -8,6 +8,7 @@ from typing import TypeVar
 import apsw
 
 from braidlog.control.metadata.connection import SqliteTransaction, connect, migrate, typed_errors
+from braidlog.control.metadata.progress import Progress
 from braidlog.runtime.errors import Fenced
 
 T = TypeVar("T")
@@ -38,6 +39,8 @@ class SqliteMetadata:
         # A connection serves one thread at a time, and a database in memory has only one connection.
         self._read_in = write_in if reader is writer else ThreadPoolExecutor(1, thread_name_prefix="metadata-read")
         self._epoch = 0
+        self.progress = Progress()
+        """Always complete: what runs here is synced before it is counted."""
 
     @classmethod
     async def open(cls, path: str) -> "SqliteMetadata":
@@ -61,8 +64,15 @@ class SqliteMetadata:
         self._epoch = await self._run(self._write_in, self._transact, acquire, False)
         return self._epoch
 
+    async def plan(self, fn: Callable[[SqliteTransaction], T]) -> T:
+        return await self.transact(fn)
+
+    async def durable(self) -> None:
+        await self.progress.wait()
+
     async def transact(self, fn: Callable[[SqliteTransaction], T]) -> T:
         result: T = await self._run(self._write_in, self._transact, fn, True)
+        self.progress.reach(self.progress.planned + 1)
         if self._checkpointing is None and self._wal_pages - self._wal_pages_copied >= WAL_PAGES_BEFORE_CHECKPOINT:
             self._checkpointing = asyncio.ensure_future(self._run(self._checkpoint_in, self._checkpoint))
             self._checkpointing.add_done_callback(self._checkpointed)

@@ -2,6 +2,12 @@
 
 SQL is plain and portable, with `?` for parameters. Only the holder of the newest fencing epoch can write or read, so a
 process that was replaced while it slept can do no harm.
+
+A transaction is first *planned* and then *durable*. Whoever holds the state lock plans, and does not wait: whatever is
+planned while the store is busy becomes durable together. Nothing that follows from a planned transaction may leave the
+process before it is durable: `control.runner` holds answers back, `control.log.feed` holds events back, and whoever
+deletes objects awaits `durable` first. A planned transaction is never taken back. If the store fails, it is tried
+again; if it can never be stored, the process ends without having told anybody.
 """
 
 import asyncio
@@ -12,6 +18,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
+from braidlog.control.metadata.progress import Progress
 from braidlog.objects.store import Store
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
@@ -116,16 +123,36 @@ class MetadataStore(Protocol):
         """Become the only holder: all earlier holders are fenced from now on."""
         ...
 
-    async def transact(self, fn: Callable[[Transaction], T]) -> T:
-        """Run `fn` in one durable transaction, off the event loop.
+    @property
+    def progress(self) -> Progress:
+        """What is planned, and what of it is durable."""
+        ...
 
-        Raises `Fenced` if there is a newer holder. If `fn` raises, everything is rolled back. `fn` must not touch state
-        that the event loop uses meanwhile. A transaction that has begun goes on if its caller is cancelled.
+    async def plan(self, fn: Callable[[Transaction], T]) -> T:
+        """Run `fn` in one transaction, off the event loop, which becomes durable soon.
+
+        Later transactions and reads of this process see it. Raises `Fenced` if there is a newer holder. If `fn` raises,
+        everything is rolled back. `fn` must not touch state that the event loop uses meanwhile. A transaction that has
+        begun goes on if its caller is cancelled.
         """
         ...
 
+    async def durable(self) -> None:
+        """Return when everything planned so far is durable.
+
+        Raises `MetadataUnavailable` while the store fails: what is planned may become durable later, or never.
+        """
+        ...
+
+    async def transact(self, fn: Callable[[Transaction], T]) -> T:
+        """Do what `plan` does, and return when it is durable."""
+        ...
+
     async def read(self, fn: Callable[[Transaction], T]) -> T:
-        """Run `fn` over one consistent state, off the event loop, beside writers."""
+        """Run `fn` over one consistent state, off the event loop, beside writers.
+
+        It sees everything that was planned before, durable or not.
+        """
         ...
 
     async def peek(self, fn: Callable[[Transaction], T]) -> T:
@@ -177,7 +204,8 @@ class CopiedMetadata(Protocol):
 
 
 async def wait_copied(metadata: MetadataStore) -> None:
-    """Return when the bucket knows everything that is committed now."""
+    """Return when everything planned is durable, and the copy in the bucket has it."""
+    await metadata.durable()
     if isinstance(metadata, CopiedMetadata):
         await metadata.copied()
 

@@ -441,7 +441,7 @@ class Transactions:
         answers = [plan(now) for plan in plans]
         if not now.is_empty:
             now.ends.prepare(self._recent.make_room(now.ends.extent_count, 0))
-            await self._metadata.transact(now.write)
+            await self._metadata.plan(now.write)
             self._feed.publish(now.apply(self._recent))
         return answers
 
@@ -476,7 +476,7 @@ class Transactions:
                 if not expired:
                     return count
                 names = [known.transactional_id for known in expired]
-                await self._metadata.transact(lambda tx, names=names: forget_ids(tx, names))  # type: ignore[misc]
+                await self._metadata.plan(lambda tx, names=names: forget_ids(tx, names))  # type: ignore[misc]
                 for known in expired:
                     del self._ids[known.transactional_id]
                     del self._by_producer[known.producer_id]

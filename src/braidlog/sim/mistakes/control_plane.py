@@ -44,12 +44,12 @@ def _publish_before_durable() -> AbstractContextManager[None]:
             self._inner = inner
             self._feed = feed
 
-        async def transact(self, write: Any) -> Any:
+        async def plan(self, write: Any) -> Any:
             plan = write.__self__
             self._feed.publish(plan.events)
             plan.events = []
             await asyncio.sleep(0.05)  # a slow disk
-            return await self._inner.transact(write)
+            return await self._inner.plan(write)
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self._inner, name)

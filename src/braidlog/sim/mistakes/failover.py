@@ -1,13 +1,17 @@
 """Mistakes in control planes that keep their metadata in the bucket."""
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
 
-from braidlog.control.metadata.bucket import BucketMetadata
+from braidlog.control.interface import FeedEvent
+from braidlog.control.log.feed import Feed
 from braidlog.control.metadata.delta_log import DeltaLog
 from braidlog.control.metadata.deltas import Delta, Position, behind, decode_delta, encode_delta
+from braidlog.control.metadata.progress import Progress
+from braidlog.control.metadata.store import MetadataError
 from braidlog.objects.store import StoreError
 from braidlog.sim.mistakes.mistake import mistake, replaced
 
@@ -31,16 +35,31 @@ def _deposed_writes_on() -> AbstractContextManager[None]:
 
 @mistake("Answers before the delta is stored.", "failover")
 def _answer_before_stored() -> AbstractContextManager[None]:
-    original = BucketMetadata._commit
+    async def wait(self: Progress) -> None:
+        pass
 
-    async def commit(self: BucketMetadata, group: list[Any]) -> list[Any]:
-        image = self._current_image()
-        results, _ = await self._run(self._write_in, image.plan, [call.fn for call in group])
-        await self._run(self._write_in, image.rollback)
-        self._answer(group, results)
-        return await original(self, group)
+    return replaced((Progress, "wait", wait))
 
-    return replaced((BucketMetadata, "_commit", commit))
+
+@mistake("Tells agents of changes whose delta is not stored yet.", "failover")
+def _feed_before_stored() -> AbstractContextManager[None]:
+    def publish(self: Feed, events: Iterable[FeedEvent]) -> None:
+        self._append(events)
+
+    return replaced((Feed, "publish", publish))
+
+
+@mistake("Gives up a delta that the store refused, though others are planned on top of it.", "failover")
+def _give_up_what_is_planned() -> AbstractContextManager[None]:
+    original = DeltaLog.append
+
+    async def append(self: DeltaLog, delta: Delta, nonce: bytes, position: Position, known_s: float) -> Position:
+        try:
+            return await original(self, delta, nonce, position, known_s)
+        except MetadataError:
+            return position  # as if it had been stored
+
+    return replaced((DeltaLog, "append", append))
 
 
 @mistake("Leaves out a delta now and then when it catches up.", "failover")

@@ -70,7 +70,7 @@ def _swap_in_two_steps() -> AbstractContextManager[None]:
                         (partition.partition_id, run[0].base_offset, run[-1].end_offset),
                     )
 
-        await self._metadata.transact(forget)
+        await self._metadata.plan(forget)
         await asyncio.sleep(0.2)
         await original(self, job, change, request)
 

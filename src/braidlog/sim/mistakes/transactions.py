@@ -51,12 +51,12 @@ def _decision_before_the_markers() -> AbstractContextManager[None]:
         def __init__(self, inner: Any) -> None:
             self._inner = inner
 
-        async def transact(self, write: Any) -> Any:
+        async def plan(self, write: Any) -> Any:
             ends = write.__self__.ends
             if ends.extent_count:
-                await self._inner.transact(lambda tx: _write_decision(tx, ends))
+                await self._inner.plan(lambda tx: _write_decision(tx, ends))
                 await asyncio.sleep(0.3)
-            return await self._inner.transact(write)
+            return await self._inner.plan(write)
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self._inner, name)
