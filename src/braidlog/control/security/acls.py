@@ -50,7 +50,7 @@ class Acls:
                     added[acl] = None
                 outcomes.append(Outcome(0) if reason is None else Outcome(int(ErrorCode.invalid_request), reason))
             if added:
-                await self._metadata.transact(lambda tx: tx.executemany(_INSERT, list(added)))
+                await self._metadata.plan(lambda tx: tx.executemany(_INSERT, list(added)))
                 self._acls |= added
                 self._feed.publish([AclsChanged(list(added), [])])
             return AclOutcomes(outcomes)
@@ -65,7 +65,7 @@ class Acls:
                 def delete(tx: Transaction) -> None:
                     tx.executemany(_DELETE, list(gone))
 
-                await self._metadata.transact(delete)
+                await self._metadata.plan(delete)
                 self._acls = {acl: None for acl in self._acls if acl not in gone}
                 self._feed.publish([AclsChanged([], list(gone))])
             return DeletedAcls(deleted)

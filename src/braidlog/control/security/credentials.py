@@ -55,7 +55,7 @@ class Credentials:
             removed = [key for key in request.removed if key[0] not in failed]
             changed = [each for each in request.changed if each.user not in failed]
             if removed or changed:
-                await self._metadata.transact(lambda tx: _write(tx, removed, changed))
+                await self._metadata.plan(lambda tx: _write(tx, removed, changed))
                 for key in removed:
                     del self._known[key]
                 self._known |= {(each.user, each.mechanism): each for each in changed}
