@@ -27,7 +27,10 @@ Step: TypeAlias = tuple[str, float, Callable[[], Awaitable[object]]]
 
 class Runner:
     def __init__(self, clock: Clock, entropy: Entropy, durable: Callable[[], Awaitable[None]]) -> None:
-        """`durable` waits until everything planned is durable: no answer may tell of it before."""
+        """`durable` returns when everything planned is durable.
+
+        No answer may tell of it before.
+        """
         self._durable = durable
         self._clock = clock
         self._entropy = entropy

@@ -270,7 +270,10 @@ def _refuse(_reason: int, _change: object) -> int:
 
 
 def encode_snapshot(number: int, nonce: bytes, content: bytes, position: Position | None = None) -> bytes:
-    """Encode a SQLite file as a snapshot. Without a `position`, the file itself may have one."""
+    """Encode a SQLite file as a snapshot.
+
+    Without a `position`, the file itself may have one.
+    """
     fields = astuple(position) if position is not None else None
     head = msgspec.msgpack.encode(SnapshotHead(number, nonce, len(content), zlib.crc32(content), fields))
     return _SNAPSHOT_MAGIC + len(head).to_bytes(4, "big") + head + zlib.compress(content, _COMPRESSION_LEVEL)
