@@ -372,9 +372,8 @@ class BucketMetadata:
         return await self._run(self._read_in, self._current_image().read, fn)
 
     async def export(self) -> bytes:
-        """Return a snapshot of all that this process knows."""
-        _, data = await asyncio.to_thread(self._current_image().dump)
-        return data
+        """Return a snapshot of all that this process, which is not the holder, knows."""
+        return await asyncio.to_thread(self._current_image().export)
 
     async def _prove(self) -> None:
         """Return once a look that began after this call shows that nobody took over."""

@@ -239,6 +239,19 @@ class Image:
                 if self._reader.in_transaction:
                     self._reader.execute("ROLLBACK")
 
+    def export(self) -> bytes:
+        """Return a snapshot of an image that is not ahead of the log."""
+        with typed_errors(str(self.path)):
+            connection = connect(str(self.path), durable=False)
+            try:
+                connection.execute("BEGIN")
+                rows: list[Row] = connection.execute("SELECT counted_number, nonce FROM image_position").fetchall()
+                content = connection.serialize("main")
+            finally:
+                connection.close()
+        number, nonce = rows[0]
+        return encode_snapshot(number, nonce, content)
+
     def close(self) -> None:
         self.rollback()
         self._reader.close()

@@ -166,6 +166,7 @@ class _Restore:
             await raise_transactional_epochs(parts, self._transactional_ids)
             self._ends = {each: parts.catalog.partitions[each].next_offset for each in self._gap_ids()}
             await parts.recent.settle()
+            await metadata.durable()
         finally:
             await parts.close()
 
@@ -175,7 +176,12 @@ class _Restore:
     async def _start_parts(self, metadata: MetadataStore) -> Parts:
         around = self._around
         settings = ControlSettings(holder=around.holder)
-        feed = Feed(metadata.fencing_epoch, events_max=settings.feed_events_max, ring_bytes_max=settings.feed_bytes_max)
+        feed = Feed(
+            metadata.fencing_epoch,
+            metadata,
+            events_max=settings.feed_events_max,
+            ring_bytes_max=settings.feed_bytes_max,
+        )
         foundation = Foundation(metadata, asyncio.Lock(), feed, around.clock)
         parts = Parts(
             foundation, around.store, around.entropy.fork("parts"), settings, await self._cluster_id(metadata)
