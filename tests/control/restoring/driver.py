@@ -51,7 +51,11 @@ class Cluster:
             metadata = with_copy(metadata, self.store, self.clock, SeededEntropy("copy"), interval_s=COPY_INTERVAL_S)
         self.metadata = metadata
         self.service = ControlService(metadata, self.store, self.clock, SeededEntropy("control"), self.settings)
-        await self.service.start()
+        try:
+            await self.service.start()
+        except BaseException:
+            await metadata.close()
+            raise
         return self
 
     async def ship(self) -> None:
