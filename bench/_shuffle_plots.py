@@ -174,8 +174,8 @@ def executors_figure(plt: Any, figures: Figures) -> Any:
     axes[1].set(
         title="10b for each, of the smallest", ylim=(0, None), xlabel="executors; paper: nodes, a third of them"
     )
-    _virtual(axes[2], figures, "executors_{}", COUNTS, "latency_p95_s", "o-", "processes, 4 MiB")
-    _virtual(axes[2], figures, "executors_{}", COUNTS, "latency_bound_s_predicted", "x:", "bound of the model, 4 MiB")
+    _virtual(axes[2], figures, "scaling_{}", COUNTS, "latency_p95_s")
+    _virtual(axes[2], figures, "scaling_{}", COUNTS, "latency_bound_s_predicted", "x:", "bound of the model")
     _paper(axes[2], [(nodes / 3, latency_s) for nodes, latency_s in PAPER_NODES_P95_S])
     axes[2].set(title="10c latency p95, s", ylim=(0, None))
     for axis in axes:

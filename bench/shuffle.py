@@ -40,6 +40,8 @@ from braidlog.runtime.entropy import SystemEntropy
 
 GIB = 1 << 30
 CORE_PARTITIONS = 200
+SCALED_MIB_PER_S = 32
+"""The rate of each instance."""
 CORE_MIB_PER_FACTOR = 128
 Figures = dict[str, Any]
 
@@ -169,6 +171,7 @@ def model(scale: Scale) -> Figures:
         figures[f"partitions_x{factor}_notifications_per_s_predicted"] = found["puts_per_s_predicted"] * factor
         batched_s, debatched_s = core_seconds(CORE_MIB_PER_FACTOR, 3 * factor)
         figures[f"partitions_x{factor}_core_mib_per_s"] = CORE_MIB_PER_FACTOR / (batched_s + debatched_s)
+    figures |= scaling()
     at = {name: figures[f"sweep_16mib_{name}"] for name in described(outcomes[16])}
     load = ShuffleLoad(GIB, 16 * MIB, instances=24, fill=min(1.0, at["batch_fill"]), overhead=at["overhead"])
     bill = shuffle_bill(load, S3_STANDARD)
@@ -184,6 +187,25 @@ def model(scale: Scale) -> Figures:
         "cost_vs_kafka": kafka_bill(load, S3_STANDARD).total_usd / with_machines,
         "cost_vs_native_spark": native_spark_bill(load, S3_STANDARD).total_usd / with_machines,
     }
+    return figures
+
+
+def scaling() -> Figures:
+    """The latency with one to four instances, each with the same load, and what the model says of it."""
+    figures: Figures = {}
+    for count in (1, 2, 3, 4):
+        load = ShuffleLoad(
+            count * SCALED_MIB_PER_S * MIB,
+            16 * MIB,
+            zones=min(3, count),
+            instances=count,
+            interval_s=1e6,
+            **requests_p95_s(16 * MIB),
+        )
+        predicted = predict(load)
+        outcome = run(load, seconds=4.5 * predicted.batch_fill_s, partitions=6 * count)
+        figures[f"scaling_{count}_latency_p95_s"] = outcome.latency(95)
+        figures[f"scaling_{count}_latency_bound_s_predicted"] = predicted.latency_s_max
     return figures
 
 
