@@ -16,13 +16,15 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from _lightning_model import CLASSIC, FLOOR, LIGHTNING, Plan, Samples, World
 from _lightning_plot import plot
+from _lightning_shards import Trickle, count_puts
 from braidlog import __version__
 from braidlog.runtime.clock import SystemClock
 from braidlog.runtime.entropy import SeededEntropy
@@ -37,6 +39,7 @@ AT_MOST: dict[str, float] = {
     "p50_over_floor": 1.1,
     "p99_over_floor": 1.1,
     "end_to_end_vs_classic": 1.05,
+    "trickle_puts_lightning_vs_classic": 1.05,
 }
 COMMIT_S = 0.05
 """The assumed duration of a commit at a distant control plane that gathers commits."""
@@ -53,18 +56,9 @@ class Options:
 def modelled(options: Options) -> tuple[Figures, dict[str, Samples]]:
     """All three kinds at one agent, in virtual time."""
     plan = Plan(duration_s=10.0 if options.quick else 60.0, commit_s=COMMIT_S)
-    entropy = SeededEntropy(options.seed)
-    sim_loop.STEPS_MAX = 100_000_000  # a long run, and not one without an end
-    loop = VirtualLoop(entropy)
-    loop.network = Network(loop, entropy)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, virtual_loop(options.seed) as (loop, entropy):
         world = World(plan, Path(folder), SimClock(loop), entropy)
-        try:
-            loop.run_until_complete(world.run())
-        finally:
-            loop.close()
-    if loop.failures:
-        raise RuntimeError(f"something went wrong: {loop.failures[0]}")
+        loop.run_until_complete(world.run())
     runs = world.samples
     figures: Figures = {}
     for kind, samples in runs.items():
@@ -80,6 +74,33 @@ def modelled(options: Options) -> tuple[Figures, dict[str, Samples]]:
         "requests": len(runs[LIGHTNING].acknowledged_s),
     }
     return figures, runs
+
+
+def trickle(options: Options) -> Figures:
+    """PUTs of a trickle of writes to an agent of eight shards, to one kind of topic alone and to both."""
+    figures: Figures = {}
+    for name, kinds in (("classic", (CLASSIC,)), ("lightning", (LIGHTNING,)), ("both", (CLASSIC, LIGHTNING))):
+        plan = Trickle(kinds, duration_s=30.0 if options.quick else 180.0)
+        with tempfile.TemporaryDirectory() as folder, virtual_loop(options.seed) as (loop, entropy):
+            puts = loop.run_until_complete(count_puts(plan, Path(folder), loop, entropy))
+        figures[f"trickle_{name}_puts_per_s"] = puts / plan.duration_s
+    classic, lightning = figures["trickle_classic_puts_per_s"], figures["trickle_lightning_puts_per_s"]
+    figures["trickle_puts_lightning_vs_classic"] = lightning / classic
+    return figures
+
+
+@contextmanager
+def virtual_loop(seed: int) -> Iterator[tuple[VirtualLoop, SeededEntropy]]:
+    entropy = SeededEntropy(seed)
+    sim_loop.STEPS_MAX = 100_000_000  # a long run, and not one without an end
+    loop = VirtualLoop(entropy)
+    loop.network = Network(loop, entropy)
+    try:
+        yield loop, entropy
+    finally:
+        loop.close()
+    if loop.failures:
+        raise RuntimeError(f"something went wrong: {loop.failures[0]}")
 
 
 def real_sequencer(options: Options) -> Figures:
@@ -111,7 +132,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="write the figures here, and the plot beside them")
     parser.add_argument("--quick", action="store_true", help="a sixth of it")
-    parser.add_argument("--only", choices=["modelled", "real"], help="one part alone")
+    parser.add_argument("--only", choices=["modelled", "trickle", "real"], help="one part alone")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     out: Path | None = arguments.out
@@ -119,12 +140,16 @@ def main() -> int:
     options = Options(arguments.quick, arguments.seed)
     figures: Figures = {}
     started_s = time.perf_counter()
-    if arguments.only != "real":
+    if arguments.only in (None, "modelled"):
         figures, runs = modelled(options)
         print(f"modelled: {time.perf_counter() - started_s:.1f} s", file=sys.stderr)
         if out is not None:
             plot(runs, figures, out.with_suffix(".png"))
-    if arguments.only != "modelled":
+    if arguments.only in (None, "trickle"):
+        started_s = time.perf_counter()
+        figures |= trickle(options)
+        print(f"trickle: {time.perf_counter() - started_s:.1f} s", file=sys.stderr)
+    if arguments.only in (None, "real"):
         started_s = time.perf_counter()
         figures |= real_sequencer(options)
         print(f"real sequencer: {time.perf_counter() - started_s:.1f} s", file=sys.stderr)

@@ -78,6 +78,7 @@ class OwnLink:
         shape = BoardShape(2, slot_count=8, arena_bytes=4096)
         self.shard = 0
         self.board = Board(memoryview(bytearray(shape.size_bytes)), shape)
+        self.other_board = None
         self.files = FileStates(memoryview(bytearray(FileStates.size_bytes(2, 8))), 2, 8)
 
     def try_lock(self, group: int) -> bool:

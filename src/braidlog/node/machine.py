@@ -94,7 +94,8 @@ class Machine:
         # The mapping lives as long as the views of it.
         memory = memoryview(mmap.mmap(self.memory_fd, _files_at(self.shape) + _files_bytes(self.shape)))
         files = FileStates(memory[_files_at(self.shape) :], self.shape.shard_count, FILE_COUNT)
-        classic, journal = (ProcessLink(self, shard, number, memory, files) for number in range(_BOARDS))
+        boards = [Board(memory[number * _board_bytes(self.shape) :], self.shape) for number in range(_BOARDS)]
+        classic, journal = (ProcessLink(self, shard, boards, number, files) for number in range(_BOARDS))
         return ShardLinks(classic, journal)
 
     @property
@@ -121,10 +122,11 @@ def _files_bytes(shape: BoardShape) -> int:
 class ProcessLink:
     """A shard's link to the others on one of the boards, between processes."""
 
-    def __init__(self, machine: Machine, shard: int, number: int, memory: memoryview, files: FileStates) -> None:
+    def __init__(self, machine: Machine, shard: int, boards: list[Board], number: int, files: FileStates) -> None:
         shape = machine.shape
         self.shard = shard
-        self.board = Board(memory[number * _board_bytes(shape) :], shape)
+        self.board: Board = boards[number]
+        self.other_board: Board | None = boards[1 - number]
         self.files = files
         self._memory_fd = machine.memory_fd
         self._locks_at = number * shape.shard_count

@@ -54,6 +54,11 @@ class PutBudget:
         self.refill(now_s)
         self.tokens = max(0.0, self.tokens - 1.0)
 
+    def spend(self, puts: int, now_s: float) -> None:
+        """Spend PUTs that others have made of the same money, as far as there are any."""
+        self.refill(now_s)
+        self.tokens = max(0.0, self.tokens - puts)
+
     def next_early_s(self, now_s: float) -> float:
         """Return the seconds until the budget has an early upload; 0 if it has one now."""
         self.refill(now_s)

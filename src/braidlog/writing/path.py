@@ -73,6 +73,7 @@ from braidlog.writing.packing import Packer, Writer
 from braidlog.writing.request import Draft, WriteRequest
 from braidlog.writing.routing import Routing
 from braidlog.writing.sequencing import Sequencing
+from braidlog.writing.shards.budgets import OwnBudget
 from braidlog.writing.shards.dead_writers import DeadWriters, Fence, ReplayedWriters
 from braidlog.writing.shards.journaled_batches import JournaledBatches
 from braidlog.writing.shards.link import ShardLink, ShardLinks
@@ -249,9 +250,10 @@ class WritePath:
         clock = self._components.clock
         order = Order(uploader)
         share = budget_share(self._budget.puts_per_s, self._budget.burst, 1, link.board.shard_count)
+        budget = OwnBudget(share, link.board, link.other_board, link.shard)
         shards = ShardScheduler(
             link,
-            ShardStages(Batcher(order, rules, share, clock), order, uploader),
+            ShardStages(Batcher(order, rules, budget, clock), budget, order, uploader),
             policy_named(self._settings.upload_policy),
             self._budget,
             clock,

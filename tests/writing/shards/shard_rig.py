@@ -21,6 +21,7 @@ from braidlog.writing.journal.unsequenced import Partition, Unsequenced
 from braidlog.writing.order import Order
 from braidlog.writing.order_node import OrderLost
 from braidlog.writing.request import Draft, WriteRequest
+from braidlog.writing.shards.budgets import OwnBudget
 from braidlog.writing.shards.dead_writers import DeadWriters, ReplayedWriters
 from braidlog.writing.shards.journaled_batches import JournaledBatches
 from braidlog.writing.shards.link import ShardLink
@@ -84,10 +85,11 @@ class ShardRig:
             size_bytes=1 << 20, interval_s=1e-6, in_flight_max=1 << 30, early_in_flight_max=1 << 30
         )
         order = Order(self)
-        batcher = Batcher(order, BatchRules(thresholds, wait_s_max=1e6), PutBudget(math.inf, 1.0), clock)
+        budget = OwnBudget(PutBudget(math.inf, 1.0), link.board, link.other_board, link.shard)
+        batcher = Batcher(order, BatchRules(thresholds, wait_s_max=1e6), budget, clock)
         self.scheduler = ShardScheduler(
             link,
-            ShardStages(batcher, order, self),
+            ShardStages(batcher, budget, order, self),
             self.policy,
             PutBudget(math.inf, 1.0),
             clock,

@@ -103,6 +103,7 @@ class TableLink:
         self._table = table
         self.shard = shard
         self.board = table.watched
+        self.other_board = None
         self.files = table.files
 
     def try_lock(self, group: int) -> bool:

@@ -64,6 +64,7 @@ class WatchingLink:
     def __init__(self, link: ShardLink) -> None:
         self._link = link
         self.shard, self.board, self.files = link.shard, link.board, link.files
+        self.other_board = link.other_board
         self.wake, self.listen = link.wake, link.listen
         self.held: set[int] = set()
 

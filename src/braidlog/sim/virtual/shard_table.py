@@ -35,7 +35,9 @@ class SimTables:
         self.journal = SimTable(loop, entropy.fork("journal"), shape, files)
 
     def sit_down(self, shard: int, process: Process) -> ShardLinks:
-        return ShardLinks(SimLink(self.classic, shard, process), SimLink(self.journal, shard, process))
+        return ShardLinks(
+            SimLink(self.classic, self.journal, shard, process), SimLink(self.journal, self.classic, shard, process)
+        )
 
     def bury(self, shard: int) -> None:
         """Clean up after a shard that has died, as its supervisor does."""
@@ -117,8 +119,9 @@ class _WatchedBoard(Board):
 
 
 class SimLink:
-    def __init__(self, table: SimTable, shard: int, process: Process) -> None:
+    def __init__(self, table: SimTable, other: SimTable, shard: int, process: Process) -> None:
         self._table = table
+        self.other_board: Board | None = other.board
         self._process = process
         self.shard = shard
         self.board: Board = table.board

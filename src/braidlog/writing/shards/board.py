@@ -294,6 +294,22 @@ class Board:
         self._reals[at + 3] = bytes_per_s
         self._reals[at + 4] = now_s
 
+    # ── PUTs: each board pays for those of both ──
+
+    def puts(self, shard: int) -> int:
+        """Return how many objects of this board the shard has uploaded."""
+        return self._words[self._line(_RING, shard) + 6]
+
+    def count_put(self, shard: int) -> None:
+        self._words[self._line(_RING, shard) + 6] += 1
+
+    def paid_puts(self, shard: int) -> int:
+        """Return how many of the shard's PUTs on the other board this board's budget has paid for."""
+        return self._words[self._line(_PULLS, shard) + 1]
+
+    def set_paid_puts(self, shard: int, puts: int) -> None:  # under the group's lock
+        self._words[self._line(_PULLS, shard) + 1] = puts
+
     # ── lives: the supervisor writes them ──
 
     def life(self, shard: int) -> int:

@@ -34,6 +34,11 @@ class ShardLink(Locks, Protocol):
     def board(self) -> Board: ...
 
     @property
+    def other_board(self) -> Board | None:
+        """The board of the other path, which spends the same budget."""
+        ...
+
+    @property
     def files(self) -> FileStates: ...
 
     def wake(self, shard: int) -> None:

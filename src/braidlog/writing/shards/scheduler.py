@@ -26,10 +26,11 @@ from braidlog.scheduling.shard_groups import group_ids
 from braidlog.writing.batcher import CONGESTED_RETRY_S, TOO_SLOW, Batcher, BatcherStatistics
 from braidlog.writing.order import Order
 from braidlog.writing.request import Draft, WriteRequest
+from braidlog.writing.shards.budgets import GroupBudgets, OwnBudget
 from braidlog.writing.shards.link import ShardLink
 from braidlog.writing.shards.outbox import Fates, LoneDraft, Outbox
 from braidlog.writing.shards.puller import PulledDraft, Puller
-from braidlog.writing.shards.shard_groups import BoardLoads, GroupBudgets, GroupLocks, Regrouper
+from braidlog.writing.shards.shard_groups import BoardLoads, GroupLocks, Regrouper
 from braidlog.writing.shards.statistics import ShardStatistics
 from braidlog.writing.stage import DraftStage
 
@@ -48,7 +49,8 @@ class ShardStages:
     """The stages of one shard, with which it uploads without the others."""
 
     batcher: Batcher
-    """It has one shard's share of the budget."""
+    budget: OwnBudget
+    """The batcher's budget: one shard's share."""
     order: Order
     uploader: DraftStage
 
@@ -74,6 +76,7 @@ class ShardScheduler:
         self._shard = link.shard
         self._board = board = link.board
         self._batcher = stages.batcher
+        self._own_budget = stages.budget
         self._next = stages.uploader
         self.policy = policy
         self._thresholds = thresholds = rules.thresholds
@@ -84,7 +87,7 @@ class ShardScheduler:
             backlog_bytes_per_shard_max=board.shape.arena_bytes // 2,
         )
         self._locks = GroupLocks(link)
-        self._budgets = GroupBudgets(board, budget)
+        self._budgets = GroupBudgets(board, link.other_board, budget)
         self._regrouper = Regrouper(board, self._shard, self._locks, self._budgets, self._regroup_thresholds, clock)
         self._clock = clock
         self._entropy = entropy
@@ -232,7 +235,8 @@ class ShardScheduler:
             requests = self._outbox.withdraw()
             self._is_sharing = False
             if is_alone:
-                self._batcher.budget.tokens, self._batcher.budget.refilled_s = self._board.budget(group)
+                self._own_budget.tokens, self._own_budget.refilled_s = self._board.budget(group)
+                self._own_budget.paid_puts = self._board.paid_puts(self._shard)
         finally:
             self._locks.give(group)
         for request in requests:
@@ -360,7 +364,7 @@ class ShardScheduler:
 
     def _closing_wait_s(self, group: int, member_count: int, load: GroupLoad, now_s: float) -> float | None:
         """Return how long to wait, or None to pull now. It needs no lock."""
-        decision = self._decide(self._budgets.of(group, member_count), load, now_s)
+        decision = self._decide(self._budgets.of(range(group, group + member_count), now_s), load, now_s)
         if isinstance(decision, Close):
             return None
         return decision.seconds if decision.seconds is not None else math.inf
@@ -387,12 +391,13 @@ class ShardScheduler:
     def _pull(self, shards: range) -> PulledDraft | None:
         """Pull, unless somebody else just did. Called under the group's lock."""
         group = shards.start
-        budget = self._budgets.of(group, len(shards))
+        budget = self._budgets.take(shards, self._clock.monotonic_s())
         decision = self._decide(budget, self._group_load(shards), self._clock.monotonic_s())
         draft = self._puller.pull(shards, decision.bytes_target) if isinstance(decision, Close) else None
         if draft is not None:
             self._budgets.put(group, budget)
             self._board.count_pull(group)
+            self._board.count_put(self._shard)
             self._pulls += 1
             self._pulled_bytes += draft.size_bytes
         return draft
@@ -459,8 +464,9 @@ class ShardScheduler:
             return
         try:
             if self._board.is_alone(self._shard):
-                budget = self._batcher.budget
+                budget = self._own_budget
                 self._board.set_budget(group, max(0.0, budget.tokens), budget.refilled_s)
+                self._board.set_paid_puts(self._shard, budget.paid_puts)
         finally:
             self._locks.give(group)
 

@@ -1,4 +1,4 @@
-"""The shard groups on the board: locks, budgets, splits and merges.
+"""The shard groups on the board: locks, splits and merges.
 
 The first shard of a group splits and merges it.
 """
@@ -10,12 +10,13 @@ from typing import overload
 import structlog
 
 from braidlog.runtime.clock import Clock
-from braidlog.scheduling.budget import PutBudget, budget_share, merge_budgets, split_budget
+from braidlog.scheduling.budget import merge_budgets, split_budget
 from braidlog.scheduling.loads import ShardLoad
 from braidlog.scheduling.policy import Policy
 from braidlog.scheduling.regrouping import Merge, RegroupThresholds, Split, Standing
 from braidlog.scheduling.shard_groups import group_ids
 from braidlog.writing.shards.board import Board
+from braidlog.writing.shards.budgets import GroupBudgets
 from braidlog.writing.shards.link import Locks
 
 log = structlog.get_logger(__name__)
@@ -104,27 +105,6 @@ def bury(board: Board, locks: GroupLocks, shard: int) -> bool:
     return True
 
 
-class GroupBudgets:
-    """Shares the agent's budget among its groups.
-
-    The savings of each are on the board, under its lock.
-    """
-
-    def __init__(self, board: Board, whole: PutBudget) -> None:
-        self._board = board
-        self._whole = whole
-
-    def of(self, group: int, member_count: int) -> PutBudget:
-        share = budget_share(self._whole.puts_per_s, self._whole.burst, member_count, self._board.shard_count)
-        tokens, refilled_s = self._board.budget(group)
-        if refilled_s > 0.0:
-            share.tokens, share.refilled_s = tokens, refilled_s
-        return share
-
-    def put(self, group: int, budget: PutBudget) -> None:
-        self._board.set_budget(group, budget.tokens, budget.refilled_s)
-
-
 class Regrouper:
     """Splits and merges the groups of one shard when its policy says so."""
 
@@ -182,7 +162,7 @@ class Regrouper:
 
     def _split(self, decision: Split, now_s: float) -> range:
         lower, upper = decision.group, decision.upper
-        whole = self._budgets.of(lower, upper.stop - lower)
+        whole = self._budgets.take(range(lower, upper.stop), now_s)
         halves = split_budget(whole, upper.start - lower, len(upper), now_s)
         for group, budget in zip((lower, upper.start), halves, strict=True):
             self._budgets.put(group, budget)
@@ -194,7 +174,7 @@ class Regrouper:
     def _merge(self, decision: Merge, now_s: float) -> range:
         lower, upper = decision.group, decision.absorbed
         budget = merge_budgets(
-            self._budgets.of(lower, upper.start - lower), self._budgets.of(upper.start, len(upper)), now_s
+            self._budgets.take(range(lower, upper.start), now_s), self._budgets.take(upper, now_s), now_s
         )
         self._board.set_starts_group(upper.start, False)
         self._budgets.put(lower, budget)
