@@ -122,9 +122,10 @@ class CommonSettings(BaseModel):
     """The least severe messages to log."""
     log_format: Literal["auto", "human", "json"] = Field("auto", examples=["json"])
     """human, json, or auto: human on a terminal, json elsewhere."""
-    sequence_age_ms: Milliseconds = Field(60_000, ge=100, le=86_400_000, examples=["60s"])
-    """How long an agent fills one journal sequence. Past twice this age it acknowledges nothing there. At four times
-    this age, a sequence whose files are all sequenced may be deleted, with its fences."""
+    sequence_age_ms: Milliseconds = Field(60_000_000, ge=100, le=86_400_000, examples=["1000m"])
+    """How long an agent fills one journal sequence, unless it has 1,000 files before that or gets none for two minutes.
+    Past twice this age it acknowledges nothing there. At four times this age, a sealed sequence whose files are all
+    sequenced may be deleted, with its fences."""
 
 
 class AgentSettings(CommonSettings, SecuritySettings):

@@ -66,6 +66,23 @@ async def test_a_sequence_is_closed_when_nothing_points_to_it_and_nothing_of_it_
         assert plane.service.parts.journals.sequences.known_below() == {"agent-a": 1}
 
 
+async def test_a_sequence_that_its_writer_ended_is_closed_without_waiting_for_its_age(
+    plane: Plane, agent: ReplayingAgent, topic: TopicInfo
+) -> None:
+    """It needs no fences: its writer puts nothing there any more."""
+    made = file(topic, 0)
+    await agent.put(made)
+    await plane.service.commit_object(made)
+    closer = plane.service.parts.journal_closer
+    await plane.service.delete_records(DeleteRecords(topic.partition_ids[0], -1))
+    plane.clock.advance(61)
+    assert (await plane.service.parts.sweeper.run_once()).unreferenced_count == 1
+    assert await closer.run_once() == 0
+    await plane.service.end_sequence(EndSequence("agent-a", 0, 1))
+    assert await closer.run_once() == 1
+    assert plane.keys == []
+
+
 async def test_a_file_that_lands_when_its_sequence_is_closed_goes_with_the_next_full_sweep(
     plane: Plane, agent: ReplayingAgent, topic: TopicInfo, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from tests.control.journals.driver import (
 )
 
 from braidlog.control.interface import (
+    ABANDONED,
     REPLAY,
     SCAN,
     WAITS_FOR_BATCH,
@@ -224,6 +225,20 @@ async def test_a_replay_reads_only_what_is_not_sequenced(plane: Plane, agent: Re
     await plane.service.parts.journals.plan_once()
     await agent.work()
     assert agent.gets == 2
+
+
+async def test_a_sequence_that_its_live_agent_has_left_is_sealed_at_once(
+    plane: Plane, agent: ReplayingAgent, topic: TopicInfo
+) -> None:
+    await register(plane)
+    await agent.put(file(topic, 0))
+    await plane.service.end_sequence(EndSequence("agent-a", 0, ABANDONED))
+    await plane.service.parts.journals.plan_once()
+    await agent.work()
+    assert agent.sealed == SLOTS_IN_FLIGHT_MAX
+    assert await record_count(plane, topic) == 1
+    described = await plane.service.describe_journals(DescribeJournals())
+    assert [(each.state, each.is_live) for each in described.sequences] == [("complete", True)]
 
 
 async def test_the_fast_and_the_slow_path_may_race(plane: Plane, agent: ReplayingAgent, topic: TopicInfo) -> None:

@@ -1,9 +1,11 @@
 """A sequence's slots: never so far ahead that a seal would miss one."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braidlog.objects.keys import SLOTS_IN_FLIGHT_MAX, SLOTS_PER_SEQUENCE_MAX
+from braidlog.runtime.settings import AgentSettings
 from braidlog.writing.journal.sequence import JournalSequence
 
 
@@ -66,7 +68,26 @@ def test_it_closes_by_age_and_is_acknowledged_for_as_long_again() -> None:
 
 def test_it_is_left_for_good() -> None:
     writer = sequence()
-    writer.take_slot(0.0)
-    writer.leave()
+    slots = [writer.take_slot(0.0) for _ in range(2)]
+    assert slots == [0, 1]
+    writer.leave(0)
     assert writer.is_closed(0.0)
     assert writer.take_slot(0.0) is None
+    # Its other file is still under way.
+    assert not writer.is_abandoned
+    writer.complete(1)
+    assert writer.is_abandoned
+    assert writer.slot_count(0.0) is None
+
+
+@pytest.mark.parametrize(("every_s", "files"), [(59.0, SLOTS_PER_SEQUENCE_MAX), (121.0, 1)])
+def test_by_default_it_is_filled_at_one_file_a_minute_and_closed_when_it_is_idle(every_s: float, files: int) -> None:
+    writer = sequence(AgentSettings().sequence_age_ms / 1000)
+    now_s, taken = 0.0, 0
+    while not writer.is_closed(now_s):
+        slot = writer.take_slot(now_s)
+        assert slot is not None
+        writer.complete(slot)
+        taken += 1
+        now_s += every_s
+    assert taken == files == writer.slot_count(now_s)

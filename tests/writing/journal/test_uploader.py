@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from kio.schema.errors import ErrorCode
 from tests.fakes import FakeClock
 
-from braidlog.control.interface import CommitObject, ControlPlane, ObjectVerdict
+from braidlog.control.interface import ABANDONED, CommitObject, ControlPlane, ObjectVerdict
 from braidlog.objects.format import decode_object_tail
 from braidlog.objects.keys import SLOTS_IN_FLIGHT_MAX, SLOTS_PER_SEQUENCE_MAX, journal_key
 from braidlog.objects.layout import BatchEntry
@@ -243,7 +243,7 @@ async def test_a_file_that_fails_fails_its_requests_alone_and_its_sequence_is_le
     assert path.control.committed == path.uploaded
     assert path.journal.statistics().failed == 1
     path.journal.close()
-    assert path.ended == [(1, 1)]
+    assert path.ended == [(0, ABANDONED), (1, 1)]
 
 
 async def test_an_agent_that_slept_too_long_acknowledges_nothing() -> None:

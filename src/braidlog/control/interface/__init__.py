@@ -150,6 +150,7 @@ from braidlog.control.interface.jobs import (
     TakenJobs,
 )
 from braidlog.control.interface.journals import (
+    ABANDONED,
     WAITS_FOR_BATCH,
     WAITS_FOR_JOURNALS,
     DescribeJournals,
@@ -228,6 +229,7 @@ from braidlog.control.interface.writers import (
 )
 
 __all__ = [
+    "ABANDONED",
     "COMPACT",
     "DONE",
     "EXPIRE",

@@ -89,10 +89,14 @@ class ScanRequested(Message, frozen=True):
     """Once `HeartbeatAnswer.scans_replayed` is as high, everything journaled before the request is sequenced."""
 
 
+ABANDONED = -1
+"""In place of a count of slots: the writer has left the sequence, and does not know what became of a file."""
+
+
 class EndSequence(Message, frozen=True):
     """End a journal sequence of the slots [0, slot_count).
 
-    Its writer has written these slots and will write no other. It needs no seal.
+    Its writer has written these slots and will write no other. It needs no seal, unless it is `ABANDONED`.
     """
 
     incarnation: str

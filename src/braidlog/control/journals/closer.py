@@ -22,8 +22,8 @@ from braidlog.objects.store import Store
 _FULL_SWEEP_MS = "journals_full_sweep_ms"
 _CLOSED_PER_SWEEP_MAX = 1_000
 _AGES_KEPT = 4
-"""How many times its intended age a journal sequence is kept. A process that slept writes nothing into one that is
-twice that old; until then its fences must stay."""
+"""How many times its intended age a sealed journal sequence is kept. A process that slept writes nothing into one that
+is twice that old; until then its fences must stay."""
 
 
 class JournalCloser:
@@ -63,7 +63,7 @@ class JournalCloser:
         candidates = [
             record
             for record in self._sequences.records.values()
-            if record.is_complete and record.opened_ms <= opened_ms_max
+            if record.is_complete and (record.opened_ms <= opened_ms_max or record.key in self._sequences.ended)
         ]
         closed = 0
         for record in candidates[:_CLOSED_PER_SWEEP_MAX]:

@@ -13,6 +13,7 @@ from braidlog.control.agents import AgentRegistry
 from braidlog.control.catalog import Catalog
 from braidlog.control.foundation import Foundation
 from braidlog.control.interface import (
+    ABANDONED,
     REPLAY,
     SCAN,
     WAITS_FOR_BATCH,
@@ -167,14 +168,19 @@ class Journals:
         return ScanRequested(scan)
 
     async def end_sequence(self, request: EndSequence) -> None:
-        if not 0 <= request.slot_count <= SLOTS_PER_SEQUENCE_MAX:
+        if not ABANDONED <= request.slot_count <= SLOTS_PER_SEQUENCE_MAX:
             return
         key = request.incarnation, request.number
         async with self._state_lock:
-            if not self.sequences.is_closed(key):
-                record = self._record(key).with_end(request.slot_count)
-                await self._metadata.plan(lambda tx: write_sequences(tx, [record]))
-                self.sequences.put([record])
+            if self.sequences.is_closed(key):
+                return
+            if request.slot_count == ABANDONED:
+                self.sequences.abandon(key)
+                return
+            record = self._record(key).with_end(request.slot_count)
+            await self._metadata.plan(lambda tx: write_sequences(tx, [record]))
+            self.sequences.put([record])
+            self.sequences.ended.add(key)
 
     def _record(self, key: JournalSequenceKey) -> JournalSequenceRecord:
         return self.sequences.records.get(key) or JournalSequenceRecord(*key, self._clock.wall_ms())
@@ -220,7 +226,8 @@ class Journals:
     def _replay_task(self, record: JournalSequenceRecord, is_live: bool) -> ReplayTask:
         watermark = record.watermark
         known = [each for each in record.slots if each[0] >= watermark]
-        seal = should_seal(record, is_live, self._clock.wall_ms(), self._settings.sequence_age_s)
+        is_written = is_live and not self.sequences.is_abandoned(record.key)
+        seal = should_seal(record, is_written, self._clock.wall_ms(), self._settings.sequence_age_s)
         return ReplayTask(record.incarnation, record.number, watermark, known, seal)
 
     def finish(self, task: JobTask, request: CompleteJob) -> Finish:
@@ -382,6 +389,6 @@ class Journals:
         return held_ms, self._waits_until_ms(held_ms), WAITS_FOR_JOURNALS, len(self._needs.untried)
 
 
-def should_seal(record: JournalSequenceRecord, is_live: bool, now_ms: int, sequence_age_s: float) -> bool:
-    """Whether to seal a journal sequence: its agent is gone, or left it long ago."""
-    return not is_live or now_ms - record.opened_ms >= 2000 * sequence_age_s
+def should_seal(record: JournalSequenceRecord, is_written: bool, now_ms: int, sequence_age_s: float) -> bool:
+    """Whether to seal a journal sequence: its agent is gone, has left it, or is long past its age."""
+    return not is_written or now_ms - record.opened_ms >= 2000 * sequence_age_s

@@ -15,6 +15,8 @@ from braidlog.objects.keys import SLOTS_PER_SEQUENCE_MAX
 JournalSequenceKey = tuple[str, int]
 """The incarnation of the agent, and the number of the journal sequence."""
 
+_ABANDONED_MAX = 10_000
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode_ranges = msgspec.msgpack.Decoder(Ranges).decode
 
@@ -75,6 +77,10 @@ class JournalSequences:
         """The records of the sequences that are not closed."""
         self.closed: dict[str, Ranges] = {}
         """The numbers of closed sequences, by incarnation."""
+        self.ended: set[JournalSequenceKey] = set()
+        """Sequences whose writers said that they are complete. They need no fences, and are closed without delay. Not
+        kept across restarts: others wait until they are old."""
+        self._abandoned: dict[JournalSequenceKey, None] = {}
 
     async def load(self, metadata: MetadataStore) -> None:
         def read(tx: Transaction) -> None:
@@ -114,9 +120,23 @@ class JournalSequences:
         for record in records:
             self.records[record.key] = record
 
+    def abandon(self, key: JournalSequenceKey) -> None:
+        """Note that the writer of a sequence has left it.
+
+        Not kept across restarts, nor without limit: others are sealed when they are old.
+        """
+        self._abandoned[key] = None
+        if len(self._abandoned) > _ABANDONED_MAX:
+            del self._abandoned[next(iter(self._abandoned))]
+
+    def is_abandoned(self, key: JournalSequenceKey) -> bool:
+        return key in self._abandoned
+
     def close(self, key: JournalSequenceKey) -> None:
         """Close a sequence: that is durable already."""
         self.records.pop(key, None)
+        self.ended.discard(key)
+        self._abandoned.pop(key, None)
         self.closed[key[0]] = self._closed_with(key)
 
     def _closed_with(self, key: JournalSequenceKey) -> Ranges:

@@ -10,7 +10,7 @@ class JournalSettings:
     scan_interval_s: float = 30.0
     """How often to scan for unreported journals. No scans run unless there is a Lightning topic, or an agent that may
     write journals."""
-    sequence_age_s: float = 60.0
+    sequence_age_s: float = 60_000.0
     """How long agents write to one journal sequence. One that is twice as old is sealed."""
     gap_s: float = 60.0
     """How long a batch of an idempotent producer waits for earlier ones."""

@@ -2,6 +2,10 @@
 
 from braidlog.objects.keys import SLOTS_IN_FLIGHT_MAX, SLOTS_PER_SEQUENCE_MAX
 
+IDLE_S_MAX = 120.0
+"""A sequence that gets no file for this long is closed: an idle agent has none that must be looked at. One that gets a
+file every minute goes on until it is full."""
+
 
 class JournalSequence:
     """Hands out consecutive slots, within a limit.
@@ -18,7 +22,10 @@ class JournalSequence:
         self.number = number
         self._opened_s = opened_s
         self._age_s_max = age_s_max
+        self._filled_s = opened_s
+        """When it last got a file."""
         self._next_slot = 0
+        self._in_flight: set[int] = set()
         self._completed: set[int] = set()
         """Complete slots above the lowest incomplete one."""
         self._lowest_incomplete = 0
@@ -34,12 +41,15 @@ class JournalSequence:
             return None
         slot = self._next_slot
         self._next_slot += 1
+        self._in_flight.add(slot)
+        self._filled_s = now_s
         return slot
 
     def complete(self, slot: int) -> None:
         """Note that the slot's file is stored."""
         assert self._lowest_incomplete <= slot < self._next_slot
         assert slot not in self._completed
+        self._in_flight.discard(slot)
         self._completed.add(slot)
         while self._lowest_incomplete in self._completed:
             self._completed.remove(self._lowest_incomplete)
@@ -49,13 +59,21 @@ class JournalSequence:
         """Take no more slots."""
         self._is_ended = True
 
-    def leave(self) -> None:
-        """Take no more slots: a file has failed, or somebody has sealed the sequence."""
+    def leave(self, slot: int) -> None:
+        """Take no more slots: the slot's file has failed, or the sequence is sealed."""
         self._is_ended = self._has_failed = True
+        self._in_flight.discard(slot)
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether it was left, and none of its other files is under way any more."""
+        return self._has_failed and not self._in_flight
 
     def is_closed(self, now_s: float) -> bool:
         """Whether no more files will be put here."""
-        return self._is_ended or self._next_slot >= SLOTS_PER_SEQUENCE_MAX or now_s >= self._opened_s + self._age_s_max
+        if self._is_ended or self._next_slot >= SLOTS_PER_SEQUENCE_MAX:
+            return True
+        return now_s >= min(self._opened_s + self._age_s_max, self._filled_s + IDLE_S_MAX)
 
     def slot_count(self, now_s: float) -> int | None:
         """Return how many files it has, once it is closed and all are stored; else None."""

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import structlog
 from kio.schema.errors import ErrorCode
 
+from braidlog.control.interface import ABANDONED
 from braidlog.objects.format import TRAILER_BYTES, CorruptObject, decode_trailer
 from braidlog.objects.keys import journal_key
 from braidlog.objects.store import AlreadyExists, NotFound, Store, StoreError
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.errors import Remedy
-from braidlog.writing.journal.sequence import JournalSequence
+from braidlog.writing.journal.sequence import IDLE_S_MAX, JournalSequence
 from braidlog.writing.packing import Packer
 from braidlog.writing.request import Draft
 from braidlog.writing.uploads import Uploads
@@ -62,9 +63,9 @@ class JournalUploader:
         sequence_age_s: float,
         on_sequence_ended: Callable[[int, int], None],
     ) -> None:
-        """`on_sequence_ended` gets the number of a complete sequence.
+        """`on_sequence_ended` gets the number of a sequence, and how many files it has.
 
-        It also gets how many files it has.
+        It is complete. For a sequence that was left, it gets `ABANDONED`.
         """
         self._store = store
         self._packer = packer
@@ -120,11 +121,11 @@ class JournalUploader:
                     raise SequenceTooOld(f"{draft.key}: the upload took too long", help="Is this process paused?")
             except BaseException:
                 # The file may be there, or may still arrive. Then it is sequenced, and its producer sends it again.
-                self._leave(sequence)
+                self._leave(sequence, slot)
                 raise
             log.info("another process sealed this journal sequence", key=draft.key)
             self._sealed_out += 1
-            self._leave(sequence)
+            self._leave(sequence, slot)
         raise AlreadyExists(f"{draft.key} and slots of other sequences before it were taken")
 
     async def _put_or_find(self, draft: Draft) -> bool:
@@ -156,12 +157,16 @@ class JournalUploader:
         assert slot is not None
         return sequence, slot
 
-    def _leave(self, sequence: JournalSequence) -> None:
-        sequence.leave()
+    def _leave(self, sequence: JournalSequence, slot: int) -> None:
+        sequence.leave(slot)
         if sequence in self._open:
             self._open.remove(sequence)
+        self._look_ended(sequence)
 
     def _look_ended(self, sequence: JournalSequence) -> None:
+        if sequence.is_abandoned:
+            self._on_sequence_ended(sequence.number, ABANDONED)
+            return
         slot_count = sequence.slot_count(self._clock.boot_s())
         if slot_count is not None:
             self._on_sequence_ended(sequence.number, slot_count)
@@ -175,10 +180,11 @@ class JournalUploader:
 
     def _watch_age(self) -> None:
         if self._age_handle is None:
-            self._age_handle = asyncio.get_running_loop().call_later(self._sequence_age_s, self._aged)
+            delay_s = min(self._sequence_age_s, IDLE_S_MAX)
+            self._age_handle = asyncio.get_running_loop().call_later(delay_s, self._aged)
 
     def _aged(self) -> None:
-        """Close old sequences, even if nothing is written to them any more."""
+        """Close old and idle sequences, even if nothing is written to them any more."""
         self._age_handle = None
         self._forget_closed()
         if self._open:
