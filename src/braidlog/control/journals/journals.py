@@ -390,5 +390,5 @@ class Journals:
 
 
 def should_seal(record: JournalSequenceRecord, is_written: bool, now_ms: int, sequence_age_s: float) -> bool:
-    """Whether to seal a journal sequence: its agent is gone, has left it, or is long past its age."""
+    """Whether to seal a sequence: nobody writes to it, or it is long past its age."""
     return not is_written or now_ms - record.opened_ms >= 2000 * sequence_age_s

@@ -304,7 +304,7 @@ class Board:
         self._words[self._line(_RING, shard) + 6] += 1
 
     def paid_puts(self, shard: int) -> int:
-        """Return how many of the shard's PUTs on the other board this board's budget has paid for."""
+        """Return how many PUTs of the shard on the other board are paid for here."""
         return self._words[self._line(_PULLS, shard) + 1]
 
     def set_paid_puts(self, shard: int, puts: int) -> None:  # under the group's lock
