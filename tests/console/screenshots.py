@@ -11,7 +11,7 @@ from tests.console.browser import Watched, opened_browser, reason_without_browse
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 TOPICS = {"orders": 6, "clicks": 3, "payments": 1, "audit": 1}
 """Topics, and their parts of the load."""
-QUIET_S, BUSY_S = 20.0, 15.0
+QUIET_S, BUSY_S = 20.0, 8.0
 SHARDS = 4
 
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 from braidlog.clients.agent_facts import AgentFacts
-from braidlog.clients.topics import topic_sizes
 from braidlog.console.desk import Arguments, Desk, ordered, page_of
 from braidlog.console.figures import Change
 from braidlog.console.load import chosen_price, store_rates
@@ -22,12 +21,11 @@ ZONES = 3
 async def cost(desk: Desk, arguments: Arguments) -> dict[str, Any]:
     """Give the bill of a month at the present pace."""
     desk.sampler.look()
-    brokers = await desk.cluster.brokers()
     if len(desk.sampler.samples) < 2:
         await desk.sampler.take()
     price, is_other = chosen_price(desk, arguments.text("price"))
     change = desk.sampler.pace(PACE_SAMPLES)
-    sizes = await desk.cluster.run(topic_sizes, list(brokers.values()))
+    sizes = await desk.cluster.sizes()
     stored_bytes = sum(sizes.values())
     kinds = _kinds(change, stored_bytes, price)
     rows, page = _topics(change, sizes, kinds, arguments)

@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from braidlog.clients.errors import CommandError
 from braidlog.clients.kafka_client import CALL_TIMEOUT_S
+from braidlog.clients.topics import topic_sizes
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
 from braidlog.runtime.quantities import Address
@@ -22,12 +23,35 @@ T = TypeVar("T")
 THREADS_MAX = 4
 WAITING_MAX = 32
 """Calls that wait for a thread. Further ones are refused, so that a flood of them cannot pile up."""
-TOPICS_AGE_S_MAX = 2.0
+TOPICS_AGE_S = 2.0
+SIZES_AGE_S = 5.0
 FACTS_AGE_S_MAX = 30.0
+EFFORT_MAX = 0.05
+"""An answer that took long is kept longer: asking again and again takes at most this share of the time."""
 
 
 class Busy(CommandError):
     """The console has too much to do."""
+
+
+class _Kept(Generic[T]):
+    """An answer that is kept for a while, and for longer if it took long."""
+
+    def __init__(self, age_s: float) -> None:
+        self._age_s = age_s
+        self._found: list[T] = []
+        self._until_s = float("-inf")
+
+    async def fresh(self, clock: Clock, ask: Callable[[], Awaitable[T]]) -> T:
+        started_s = clock.monotonic_s()
+        if not self._found or started_s > self._until_s:
+            self._found = [await ask()]
+            ended_s = clock.monotonic_s()
+            self._until_s = ended_s + max(self._age_s, (ended_s - started_s) / EFFORT_MAX)
+        return self._found[0]
+
+    def forget(self) -> None:
+        self._until_s = float("-inf")
 
 
 class Cluster:
@@ -43,7 +67,8 @@ class Cluster:
         self._waiting = 0
         self._admin: AdminClient | None = None
         self._plane: ControlPlane | None = None
-        self._topics: tuple[float, dict[str, int], dict[int, Address]] | None = None
+        self._topics: _Kept[tuple[dict[str, int], dict[int, Address]]] = _Kept(TOPICS_AGE_S)
+        self._sizes: _Kept[dict[str, int]] = _Kept(SIZES_AGE_S)
         self._facts: tuple[float, list[AgentFacts]] | None = None
         self._lock = asyncio.Lock()
 
@@ -90,14 +115,16 @@ class Cluster:
         return (await self._listing())[1]
 
     async def _listing(self) -> tuple[dict[str, int], dict[int, Address]]:
-        now_s = self.clock.monotonic_s()
-        if self._topics is None or now_s - self._topics[0] > TOPICS_AGE_S_MAX:
-            self._topics = (now_s, *(await self.admin(_list_topics)))
-        return self._topics[1], self._topics[2]
+        return await self._topics.fresh(self.clock, lambda: self.admin(_list_topics))
+
+    async def sizes(self) -> dict[str, int]:
+        """Give the bytes that the store holds of each topic."""
+        brokers = await self.brokers()
+        return await self._sizes.fresh(self.clock, lambda: self.run(topic_sizes, list(brokers.values())))
 
     def forget_topics(self) -> None:
         """Ask again for the topics, because they have changed."""
-        self._topics = None
+        self._topics.forget()
 
     async def facts(self) -> "list[AgentFacts]":
         """Give what every agent says of itself; agents that do not answer are left out."""

@@ -22,7 +22,7 @@ export function Overview() {
       <${Stat} label="Fetches" value=${now ? short(now.fetch_requests_s) : "–"} unit="/s" note=${now && `${count(now.connections)} connections`} />
       <${Stat} label="Produce latency, p99" value=${now ? ms(now.produce_ms_p99) : "–"} note=${now && `median ${ms(now.produce_ms_p50)}, a PUT ${ms(now.put_ms_p50)}`} />
       <${Stat} label="Requests to the store" value=${now ? short(now.puts_s) : "–"} unit="PUT/s" note=${now && `${short(now.gets_s)} GET/s`} />
-      <${Stat} label="Bill at this pace" value=${now ? usd(now.usd_month) : "–"} unit="/month" note=${now && html`requests by ${now.price}; <a href="/cost">all of it</a>`} />
+      <${Stat} label="Bill at this pace" value=${now ? usd(now.usd_month) : "–"} unit="/month" note=${now && html`${now.price}; <a href="/cost">by topic</a>`} />
       <${Stat} label="Waiting for upload" value=${now ? bytes(now.backlog_bytes) : "–"} note=${now && `uploads under way: ${count(now.uploads_in_flight)}`} />
     </div>
     ${data && html`<div class="findings" aria-label="What is wrong">${data.findings.length === 0 ? html`<div class="finding ok"><b>All is well.</b>Every agent follows the feed, and every process answers.</div>`
