@@ -54,7 +54,7 @@ WRONG_USES = [
     (["up", "--config", "nowhere.toml"], "does not exist"),
     (["control", "--metadata", "postgres://x"], "unknown scheme"),
     (["agent", "--listen", "9092"], "has no port"),
-    (["pipeline", "--spark-from", "lots"], "--spark-from 'lots' is not a size"),
+    (["pipeline", "--spark-from", "lots"], "'lots' is not a size"),
     (["doctor", "--set", "store_url=ftp://x"], "unknown scheme"),
     (["cost", "shuffle", "--rate", "foo"], "--rate 'foo' is not a rate"),
     (["cost", "shuffle", "--machine-rate", "1e9"], "--machine-rate '1e9' is not a rate"),

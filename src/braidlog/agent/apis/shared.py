@@ -14,7 +14,7 @@ from kio.static.primitive import i32Timedelta
 from braidlog.agent.apis.context import RequestContext
 from braidlog.agent.cluster.view import ClusterView, TopicView
 from braidlog.runtime.errors import BraidError, Remedy
-from braidlog.security.acls import CLUSTER, CLUSTER_NAME, DESCRIBE, GROUP
+from braidlog.security.acls import CLUSTER, CLUSTER_NAME, DESCRIBE, GROUP, TOPIC
 from braidlog.security.rights import Rights
 
 NO_THROTTLE = i32Timedelta.parse(timedelta(0))
@@ -42,6 +42,14 @@ def cluster_operations(rights: Rights, *, told: bool) -> int:
     if not told:
         return OPERATIONS_UNKNOWN
     return rights.operations(CLUSTER, CLUSTER_NAME) if rights.cluster(DESCRIBE) else 0
+
+
+def topic_operations(rights: Rights, name: str, *, told: bool) -> int:
+    """What the client may do to a topic, as a bit set, if it asks for that.
+
+    A topic need not exist for that. A topic that the client may not see tells nothing.
+    """
+    return rights.operations(TOPIC, name) if told and rights.topic(DESCRIBE, name) else OPERATIONS_UNKNOWN
 
 
 def group_operations(rights: Rights, group_id: str, *, told: bool) -> int:

@@ -3,9 +3,9 @@
 from kio.schema.errors import ErrorCode
 
 from braidlog.agent.apis.shared import (
-    OPERATIONS_UNKNOWN,
     VIEW_WAIT_S_MAX,
     cluster_operations,
+    topic_operations,
     wait_until_visible,
 )
 from braidlog.agent.apis.topics.services import TopicServices
@@ -19,7 +19,7 @@ from braidlog.configs.topic import effective_cluster_settings
 from braidlog.control.interface import CreateTopics, NewTopic
 from braidlog.runtime.errors import BraidError
 from braidlog.runtime.turns import SLICE_LENGTH, Turns
-from braidlog.security.acls import CREATE, DESCRIBE, TOPIC
+from braidlog.security.acls import CREATE, DESCRIBE
 from braidlog.security.rights import Rights
 from braidlog.wire import metadata as wire_metadata
 from braidlog.wire.header import RequestHeader
@@ -88,15 +88,14 @@ class Metadata:
         writer = MetadataWriter(version)
         parts = [writer.head(response, len(topics))]
         async for topic in self._turns.each(topics):
-            operations = OPERATIONS_UNKNOWN
             if isinstance(topic, TopicView):
-                if operations_told:
-                    operations = rights.operations(TOPIC, topic.info.name)
+                name = topic.info.name
                 parts.append(await self._write(topic, version, zone))
             else:
+                name = topic.name or ""
                 slot.count_error(KEY, topic.error_code)
                 parts.append(writer.topic_head(topic, 0))
-            parts.append(writer.topic_tail(operations))
+            parts.append(writer.topic_tail(topic_operations(rights, name, told=operations_told and name != "")))
         parts.append(writer.tail(response))
         return b"".join(parts)
 

@@ -8,11 +8,11 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from braidlog.agent.apis.shared import NO_THROTTLE, OPERATIONS_UNKNOWN
+from braidlog.agent.apis.shared import NO_THROTTLE, topic_operations
 from braidlog.agent.apis.topics.services import TopicContext
 from braidlog.agent.cluster.placement import places_of, zone_of_client
 from braidlog.agent.cluster.view import Place, TopicView
-from braidlog.security.acls import DESCRIBE, TOPIC
+from braidlog.security.acls import DESCRIBE
 
 KEY = 75
 VERSIONS = range(1)
@@ -63,7 +63,7 @@ def _unknown(name: str, context: TopicContext) -> Any:
         name=name,
         topic_id=None,
         partitions=(),
-        topic_authorized_operations=OPERATIONS_UNKNOWN,
+        topic_authorized_operations=topic_operations(context.rights, name, told=True),
     )
 
 
@@ -78,7 +78,7 @@ async def _topic(topic: TopicView, page: range, context: TopicContext) -> Any:
         partitions=await context.turns.map(
             lambda index: _partition(index, places[index], topic.partitions[index].leader_epoch, context), page
         ),
-        topic_authorized_operations=context.rights.operations(TOPIC, topic.info.name),
+        topic_authorized_operations=topic_operations(context.rights, topic.info.name, told=True),
     )
 
 
