@@ -1,5 +1,7 @@
 """Jobs on Spark: the same results as in a worker's own process, from tasks that read and write the store themselves."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +64,59 @@ async def test_merges_and_compactions_run_as_spark_tasks(spark: Any, tmp_path: P
     await engine.close()
     await store.close()
     await plane.service.close()
+
+
+_IDLE = """
+import asyncio, os, sys
+from pathlib import Path
+from braidlog.control.interface import MERGE, JobTask
+from braidlog.jobs.parts import Part
+from braidlog.runtime.clock import SystemClock
+from braidlog.spark.engine import SparkEngine
+from braidlog.spark.session import create_session, stop_session, with_task_retries
+
+def children():
+    return [child for task in Path("/proc/self/task").iterdir() for child in (task / "children").read_text().split()]
+
+async def main():
+    clock = SystemClock()
+    engine = SparkEngine(
+        lambda: create_session(with_task_retries("local[1]"), quick=True, progress=False),
+        sys.argv[1], clock, stop=stop_session, idle_s=0.0,
+    )
+    for _ in range(2):
+        stage = await engine.start([Part(1, b"", 0, 1, JobTask(MERGE, [], [], 1))])
+        assert children(), "Spark is there"
+        await asyncio.gather(*stage.results)
+        while engine.is_started or children():
+            await clock.sleep(0.05)
+    await engine.close()
+    print(engine.statistics().tasks)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+def test_without_work_there_is_no_java_and_with_work_there_is_again(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _IDLE, f"file://{tmp_path}/store"],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.splitlines()[-1] == "2"
+
+
+@pytest.mark.parametrize(
+    ("master", "expected"),
+    [("local", "local[1,4]"), ("local[*]", "local[*,4]"), ("local[2]", "local[2,4]"), ("spark://a:1", "spark://a:1")],
+)
+def test_a_local_master_tries_tasks_again_too(master: str, expected: str) -> None:
+    from braidlog.spark.session import with_task_retries
+
+    assert with_task_retries(master) == expected

@@ -24,7 +24,7 @@ TOTALS = "demo-totals"
 TRIGGERS = 5
 """Micro-batches of the stream. Each writes the totals that changed, so that a key has many records to compact."""
 CALL_TIMEOUT_S = 15.0
-COMPACT_TIMEOUT_S = 120.0
+COMPACT_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
