@@ -26,5 +26,3 @@ def test_a_nodes_service_and_a_whole_zones_ring_are_killed() -> None:
     whole, node, zone = json.loads(run.stdout)
     assert (whole["exact"], node["exact"], zone["exact"]) == (1, 1, 1)
     assert (whole["killed"], node["killed"], zone["killed"]) == (0, 1, 1)
-    assert whole["puts"] > 0
-    assert whole["reduce_tasks"] == 12
