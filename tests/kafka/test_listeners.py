@@ -175,6 +175,8 @@ def test_wrong_passwords_and_unknown_users_are_told_so_alike(guarded: Guarded, u
     assert told
     assert "Invalid username or password" in told[0].str()
     assert guarded.braidlog.agent.logins.failures[mechanism] > before
+    figures = guarded.braidlog.metrics.render().decode()
+    assert f'braidlog_agent_logins_total{{mechanism="{mechanism}",outcome="failure"}}' in figures
 
 
 def test_certificates_of_strangers_are_refused(guarded: Guarded, tmp_path: Path) -> None:

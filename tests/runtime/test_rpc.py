@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.fakes import FakeClock
 
+from braidlog.runtime.clock import SystemClock
 from braidlog.runtime.entropy import SeededEntropy
 from braidlog.runtime.errors import (
     BraidError,
@@ -20,6 +21,8 @@ from braidlog.runtime.errors import (
 from braidlog.runtime.rpc.addresses import parse_address
 from braidlog.runtime.rpc.client import RpcClient
 from braidlog.runtime.rpc.failures import RemoteFailure
+from braidlog.runtime.rpc.frames import HEAD, HELLO_KIND, PROOF_KIND, encode_frame
+from braidlog.runtime.rpc.proof import client_proof, cluster_secret
 from braidlog.runtime.rpc.server import RpcServer
 from braidlog.sim.virtual.clock import SimClock
 from braidlog.sim.virtual.loop import VirtualLoop
@@ -399,3 +402,99 @@ async def _call_or_none(client: RpcClient, timeout_s: float) -> bytes | None:
         return await client.call("echo", b"x", timeout_s)
     except ControlUnavailable:
         return None
+
+
+# ── the cluster's secret ──
+
+SECRET = b"a secret of the whole cluster"
+
+
+async def served(secret: bytes | None) -> RpcServer:
+    async def echo(body: bytes, _timeout_s: float | None) -> bytes:
+        return body
+
+    server = RpcServer({"echo": echo}, secret=secret)
+    await server.start("127.0.0.1:0")
+    return server
+
+
+def caller(server: RpcServer, secret: bytes | None, patience_s: float = 60.0) -> RpcClient:
+    return RpcClient(server.address, SystemClock(), SeededEntropy(1), connect_timeout_s=patience_s, secret=secret)
+
+
+async def test_both_sides_prove_the_cluster_secret_before_any_call() -> None:
+    server = await served(SECRET)
+    client = caller(server, SECRET)
+    assert await client.call("echo", b"x" * 10_000) == b"x" * 10_000
+    assert server.unproven_count == 0
+    await client.close()
+    await server.close()
+
+
+async def test_a_caller_without_the_secret_is_cut_off() -> None:
+    server = await served(SECRET)
+    client = caller(server, None)
+    with pytest.raises(DeadlineExceeded):
+        await client.call("echo", b"x")
+    assert (server.unproven_count, server.calls_in_flight) == (1, 0)
+    await client.close()
+    await server.close()
+
+
+@pytest.mark.parametrize(
+    ("servers", "clients"), [(SECRET, b"another secret, just as long"), (None, SECRET)], ids=["other", "none"]
+)
+async def test_a_caller_with_a_secret_trusts_no_server_without_it(servers: bytes | None, clients: bytes) -> None:
+    server = await served(servers)
+    client = caller(server, clients, patience_s=0.1)  # it never succeeds, however long it tries
+    with pytest.raises(ControlUnavailable):
+        await client.call("echo", b"x")
+    assert server.calls_in_flight == 0
+    await client.close()
+    await server.close()
+
+
+async def test_a_proof_cannot_be_replayed_or_reflected() -> None:
+    """What one connection has shown is worth nothing on another, and the server's own proof is not the caller's."""
+    server = await served(SECRET)
+    host, port = server.address.split(":")
+
+    async def greet() -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"".join(encode_frame(HELLO_KIND, 0, bytes(32))))
+        challenge = await reader.readexactly(HEAD.size + 64)
+        return reader, writer, challenge[HEAD.size :]
+
+    _, first, challenge = await greet()
+    proof = client_proof(SECRET, bytes(32), challenge[:32])
+    for wrong in (proof, challenge[32:]):  # of the other connection; of the server itself
+        reader, writer, _ = await greet()
+        writer.write(b"".join(encode_frame(PROOF_KIND, 0, wrong)))
+        assert await reader.read() == b""
+        writer.close()
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"".join(encode_frame(HELLO_KIND, 0, bytes(1000))))  # longer than a stranger may be
+    assert await reader.read() == b""
+    for each in (first, writer):
+        each.close()
+    await server.close()
+
+
+async def test_the_secret_is_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "secret"
+    path.write_bytes(SECRET + b"\n")
+    monkeypatch.setenv("BRAIDLOG_CLUSTER_SECRET_FILE", str(path))
+    assert cluster_secret() == SECRET
+    server = await served(None)
+    client = caller(server, None)
+    assert await client.call("echo", b"x") == b"x"
+    assert server.secret == SECRET
+    await client.close()
+    await server.close()
+    path.write_bytes(b"short")
+    with pytest.raises(InvalidSetting, match="too short") as told:
+        cluster_secret()
+    assert "short" not in (told.value.help or "")
+    monkeypatch.setenv("BRAIDLOG_CLUSTER_SECRET_FILE", str(tmp_path / "missing"))
+    with pytest.raises(InvalidSetting, match="cannot be read"):
+        cluster_secret()

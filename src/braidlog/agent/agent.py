@@ -228,7 +228,7 @@ class Agent:
 
     def _register_meters(self, metrics: Metrics) -> None:
         for meters in (
-            RequestsMeter(self.dispatcher, self.connections),
+            RequestsMeter(self.dispatcher, self.connections, self.logins),
             CacheMeter(self._cache, self.zone_cache),
             UploadsMeter(self.write_path, self._topic_bills, self._clock),
             ClusterMeter(self._session, self._follower),

@@ -13,6 +13,7 @@ from braidlog.agent.apis.dispatch import Dispatcher
 from braidlog.agent.cluster.follower import FeedFollower
 from braidlog.agent.cluster.session import AgentSession
 from braidlog.agent.connections.open_connections import OpenConnections
+from braidlog.agent.entrance.logins import Logins
 from braidlog.agent.read_path.zone_cache import ZoneCache
 from braidlog.agent.ripcord.admission import Admission
 from braidlog.agent.ripcord.producer_ids import ProducerIds
@@ -31,15 +32,23 @@ from braidlog.writing.shards.scheduler import ShardScheduler
 class RequestsMeter(Collector):
     """Requests, connections and the memory that they hold."""
 
-    def __init__(self, dispatcher: Dispatcher, connections: OpenConnections) -> None:
+    def __init__(self, dispatcher: Dispatcher, connections: OpenConnections, logins: Logins) -> None:
         self._dispatcher = dispatcher
         self._connections = connections
+        self._logins = logins
 
     def collect(self) -> Iterator[Metric]:
         requests = CounterMetricFamily("braidlog_agent_requests", "Kafka requests, by API.", labels=["api"])
         for key, count in self._dispatcher.requests.items():
             requests.add_metric([api_key_map[key]], count)
         yield requests
+        logins = CounterMetricFamily(
+            "braidlog_agent_logins", "Logins of clients, by mechanism and outcome.", labels=["mechanism", "outcome"]
+        )
+        for outcome, counts in (("success", self._logins.successes), ("failure", self._logins.failures)):
+            for mechanism, count in counts.items():
+                logins.add_metric([mechanism, outcome], count)
+        yield logins
         connections = self._connections
         yield from connections.meters.collect()
         request_memory, response_memory = connections.request_memory, connections.response_memory

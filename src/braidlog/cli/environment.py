@@ -8,7 +8,14 @@ from collections.abc import Mapping
 
 PREFIX = "BRAIDLOG_"
 OF_COMMANDS = frozenset(
-    {"BRAIDLOG_BOOTSTRAP", "BRAIDLOG_CLIENT_CONFIG", "BRAIDLOG_CONFIG", "BRAIDLOG_CONTROL", "BRAIDLOG_TRACEBACK"}
+    {
+        "BRAIDLOG_BOOTSTRAP",
+        "BRAIDLOG_CLIENT_CONFIG",
+        "BRAIDLOG_CLUSTER_SECRET_FILE",
+        "BRAIDLOG_CONFIG",
+        "BRAIDLOG_CONTROL",
+        "BRAIDLOG_TRACEBACK",
+    }
 )
 OF_OTHERS = re.compile(
     # Kubernetes sets these in every pod beside a service whose name begins with braidlog.

@@ -121,9 +121,3 @@ def test_no_two_steps_of_the_schema_have_the_same_version() -> None:
     """Whoever has taken one of them would never take the other."""
     versions = [version for version, _ in load_migrations()]
     assert len(versions) == len(set(versions))
-
-
-def test_every_migration_has_a_number_of_its_own() -> None:
-    """A number that two files share would be skipped by whoever has applied one of them."""
-    numbers = [number for number, _ in load_migrations()]
-    assert len(set(numbers)) == len(numbers)

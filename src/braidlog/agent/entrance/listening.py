@@ -1,8 +1,11 @@
 """The agent's open ports, one for each listener."""
 
 import asyncio
+import ipaddress
 from collections.abc import Callable
 from typing import Any
+
+import structlog
 
 from braidlog.agent.entrance.certificates import Certificates
 from braidlog.agent.entrance.entrance import Entrance
@@ -12,15 +15,25 @@ from braidlog.runtime.security_settings import Listener
 from braidlog.runtime.settings import AgentSettings
 from braidlog.security.certificates import PrincipalRules
 
+log = structlog.get_logger(__name__)
+
 BACKLOG = 1024
 HANDSHAKE_S_MAX = 10.0
 """How long a client may take for the handshake of TLS."""
+
+
+def _is_beyond_loopback(host: str) -> bool:
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False  # a name: nobody knows here what it stands for
 
 
 class Listening:
     def __init__(self, settings: AgentSettings, clock: Clock) -> None:
         """Raises `InvalidSetting` if the certificates or the rules for them will not do."""
         self._listeners = settings.all_listeners
+        self._client_auth = settings.ssl_client_auth
         is_encrypted = any(listener.is_encrypted for listener in self._listeners)
         self.certificates = Certificates(settings, clock) if is_encrypted else None
         try:
@@ -65,6 +78,7 @@ class Listening:
             assert self.certificates is not None
             options = {"ssl": self.certificates.context, "ssl_handshake_timeout": HANDSHAKE_S_MAX}
         address = listener.listen
+        self._warn_if_open(listener)
         try:
             return await asyncio.get_running_loop().create_server(
                 lambda: connect(entrance), address.host, address.port, backlog=BACKLOG, start_serving=False, **options
@@ -74,6 +88,17 @@ class Listening:
                 f"cannot listen on {address.host}:{address.port}: {error.strerror or error}",
                 help="Stop what uses the port, or give another address with --listen.",
             ) from error
+
+    def _warn_if_open(self, listener: Listener) -> None:
+        """Say so if strangers may come in: a port beyond loopback, where nobody is asked who it is."""
+        asks = listener.wants_sasl or (listener.is_encrypted and self._client_auth == "required")
+        if not asks and _is_beyond_loopback(listener.listen.host):
+            log.warning(
+                "anyone who reaches this port may come in",
+                listener=listener.name,
+                address=str(listener.listen),
+                help="Keep it inside a network that you trust, or set security_protocol: see docs/security.md.",
+            )
 
     async def serve(self) -> None:
         for server in self._servers:

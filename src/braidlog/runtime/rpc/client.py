@@ -2,6 +2,8 @@
 
 import asyncio
 
+import structlog
+
 from braidlog.runtime.backoff import Backoff
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
@@ -14,25 +16,53 @@ from braidlog.runtime.rpc.frames import (
     CALL,
     CALL_KIND,
     CANCEL_KIND,
+    CHALLENGE_KIND,
     DEADLINE_MS_MAX,
+    HELLO_KIND,
     LENGTH,
+    PROOF_KIND,
     FrameProtocol,
     encode_frame,
 )
+from braidlog.runtime.rpc.proof import NONCE_BYTES, client_proof, cluster_secret, is_proof, new_nonce, server_proof
+
+_log = structlog.get_logger(__name__)
 
 _CONNECT_TIMEOUT_S = 5.0
 _RECONNECT = Backoff(first_s=0.02, max_s=0.5, share_min=0.5)
 
 
 class _ClientConnection(FrameProtocol):
-    def __init__(self, message_bytes_max: int) -> None:
+    def __init__(self, message_bytes_max: int, secret: bytes | None) -> None:
         super().__init__(message_bytes_max)
+        self._secret = secret
+        self._nonce = b""
+        self.proven: asyncio.Future[None] = self._loop.create_future()
+        """Done when both ends have proven that they know the cluster's secret, or at once without one."""
         self.calls: dict[int, asyncio.Future[bytes]] = {}
         self._numbers_unsent: list[int] = []
         self.lost = False
         self.answered_number = 0
         """The newest call that had been sent when the last answer came. It shows that the other side was alive then."""
         self._sent_number = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._secret is None:
+            self.proven.set_result(None)
+        else:
+            self._nonce = new_nonce()
+            self.send(*encode_frame(HELLO_KIND, 0, self._nonce))
+
+    def _take_challenge(self, kind: int, rest: bytes) -> None:
+        assert self._secret is not None
+        nonce, proof = rest[:NONCE_BYTES], rest[NONCE_BYTES:]
+        if kind != CHALLENGE_KIND or not is_proof(proof, server_proof(self._secret, self._nonce, nonce)):
+            _log.warning("the other side does not know the cluster's secret")
+            self.abort()
+            return
+        self.send(*encode_frame(PROOF_KIND, 0, client_proof(self._secret, self._nonce, nonce)))
+        self.proven.set_result(None)
 
     async def wait_writable(self) -> None:
         await self._writable.wait()
@@ -55,6 +85,9 @@ class _ClientConnection(FrameProtocol):
         super().flush()
 
     def frame_received(self, kind: int, number: int, rest: bytes) -> None:
+        if not self.proven.done():
+            self._take_challenge(kind, rest)
+            return
         self.answered_number = self._sent_number
         answer = self.calls.pop(number, None)
         if answer is None or answer.done():
@@ -66,6 +99,9 @@ class _ClientConnection(FrameProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
+        if not self.proven.done():
+            self.proven.set_exception(ConnectionError("the connection broke before the cluster's secret was proven"))
+            self.proven.exception()  # nobody may be waiting
         self._writable.set()
         unsent = frozenset(self._numbers_unsent)
         calls, self.calls = self.calls, {}
@@ -96,7 +132,10 @@ class RpcClient:
         message_bytes_max: int = RPC_MESSAGE_BYTES_MAX,
         calls_in_flight_max: int = RPC_CALLS_IN_FLIGHT_MAX,
         connect_timeout_s: float = _CONNECT_TIMEOUT_S,
+        secret: bytes | None = None,
     ) -> None:
+        """`secret` is the cluster's, if it is not to be read from its file."""
+        self._secret = secret or cluster_secret()
         self._addresses = [parse_address(each) for each in address.split(",")]
         self._current = 0
         self._connect_timeout_s = connect_timeout_s
@@ -185,7 +224,8 @@ class RpcClient:
         except (TimeoutError, asyncio.CancelledError):
             if patience.expired() or connecting.cancelled():
                 raise ControlUnavailable(
-                    f"no connection to {self._where()}", help="Is the control plane running, at this address?"
+                    f"no connection to {self._where()}",
+                    help="Is the control plane running, at this address, and with the same secret, if there is one?",
                 ) from None
             raise
         finally:
@@ -207,9 +247,11 @@ class RpcClient:
                 # A machine that is gone refuses nothing: all must be tried before those who wait lose their patience.
                 async with asyncio.timeout(self._connect_timeout_s / len(self._addresses)):
                     if isinstance(address, str):
-                        _, protocol = await loop.create_unix_connection(self._new_connection, address)
+                        # A socket in the file system needs no secret: its permissions keep strangers out.
+                        _, protocol = await loop.create_unix_connection(self._new_local_connection, address)
                     else:
                         _, protocol = await loop.create_connection(self._new_connection, *address)
+                    await protocol.proven
                 return protocol
             except asyncio.CancelledError:
                 self._current += 1  # nobody waited for so long: the next one begins elsewhere
@@ -220,4 +262,7 @@ class RpcClient:
                 failures += 1
 
     def _new_connection(self) -> _ClientConnection:
-        return _ClientConnection(self._message_bytes_max)
+        return _ClientConnection(self._message_bytes_max, self._secret)
+
+    def _new_local_connection(self) -> _ClientConnection:
+        return _ClientConnection(self._message_bytes_max, None)

@@ -6,6 +6,9 @@ A frame is its length (u32, of what follows), a kind (u8), the call's number (u6
     2  answer   body
     3  error    msgpack [class, message, help, remedy]
     4  cancel   nothing: the caller no longer waits
+    5  hello    the caller's nonce: what follows proves the cluster's secret, if there is one
+    6  challenge  the server's nonce, and its proof
+    7  proof    the caller's proof
 
 Numbers are big-endian. Bodies are bytes; handler and caller agree on what they mean.
 """
@@ -25,6 +28,7 @@ HEAD = struct.Struct(">IBQ")
 CALL = struct.Struct(">IBQIB")
 CALL_REST = struct.Struct(">IB")
 CALL_KIND, ANSWER_KIND, ERROR_KIND, CANCEL_KIND = 1, 2, 3, 4
+HELLO_KIND, CHALLENGE_KIND, PROOF_KIND = 5, 6, 7
 DEADLINE_MS_MAX = 2**32 - 1
 
 

@@ -22,10 +22,23 @@ from braidlog.runtime.rpc.frames import (
     CALL_KIND,
     CALL_REST,
     CANCEL_KIND,
+    CHALLENGE_KIND,
     ERROR_KIND,
     HEAD,
+    HELLO_KIND,
+    PROOF_KIND,
     FrameProtocol,
     encode_frame,
+)
+from braidlog.runtime.rpc.proof import (
+    NONCE_BYTES,
+    PROOF_S_MAX,
+    UNPROVEN_BYTES_MAX,
+    client_proof,
+    cluster_secret,
+    is_proof,
+    new_nonce,
+    server_proof,
 )
 
 _log = structlog.get_logger(__name__)
@@ -39,6 +52,11 @@ class _ServerConnection(FrameProtocol):
         super().__init__(server.call_bytes_max)
         self._server = server
         self._calls: dict[int, asyncio.Task[None]] = {}
+        self._is_proven = server.secret is None
+        self._expected_proof = b""
+        self._proof_deadline: asyncio.TimerHandle | None = None
+        if not self._is_proven:
+            self._message_bytes_max = UNPROVEN_BYTES_MAX
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -47,6 +65,8 @@ class _ServerConnection(FrameProtocol):
             self.abort()
             return
         self._server.connections[self] = None
+        if not self._is_proven:
+            self._proof_deadline = self._loop.call_later(PROOF_S_MAX, self.abort)
 
     def data_received(self, data: bytes) -> None:
         before_bytes = len(self._received)
@@ -59,6 +79,8 @@ class _ServerConnection(FrameProtocol):
         return len(self._received)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._proof_deadline is not None:
+            self._proof_deadline.cancel()
         self._server.connections.pop(self, None)
         self._server.slow.pop(self, None)
         self._server.count_unfinished(-len(self._received))
@@ -85,7 +107,9 @@ class _ServerConnection(FrameProtocol):
             self._transport.resume_reading()
 
     def frame_received(self, kind: int, number: int, rest: bytes) -> None:
-        if kind == CALL_KIND and len(rest) >= CALL_REST.size:
+        if not self._is_proven:
+            self._take_proof(kind, rest)
+        elif kind == CALL_KIND and len(rest) >= CALL_REST.size:
             deadline_ms, name_length = CALL_REST.unpack_from(rest)
             body_start = CALL_REST.size + name_length
             name = rest[CALL_REST.size : body_start].decode("ascii", "replace")
@@ -96,6 +120,24 @@ class _ServerConnection(FrameProtocol):
                 task.cancel()
         else:
             self.close()
+
+    def _take_proof(self, kind: int, rest: bytes) -> None:
+        """Let the caller prove that it knows the cluster's secret, before anything else."""
+        secret = self._server.secret
+        assert secret is not None
+        if kind == HELLO_KIND and len(rest) == NONCE_BYTES and not self._expected_proof:
+            nonce = new_nonce()
+            self._expected_proof = client_proof(secret, rest, nonce)
+            self.send(*encode_frame(CHALLENGE_KIND, 0, nonce + server_proof(secret, rest, nonce)))
+        elif kind == PROOF_KIND and self._expected_proof and is_proof(rest, self._expected_proof):
+            self._is_proven = True
+            self._message_bytes_max = self._server.call_bytes_max
+            if self._proof_deadline is not None:
+                self._proof_deadline.cancel()
+        else:
+            self._server.unproven_count += 1
+            _log.warning("a caller does not know the cluster's secret", address=self._server.address)
+            self.abort()
 
     def _start_call(self, number: int, name: str, body: bytes, timeout_s: float | None) -> None:
         handler = self._server.handlers.get(name)
@@ -144,8 +186,17 @@ class RpcServer:
         connections_max: int = RPC_CONNECTIONS_MAX,
         unfinished_bytes_max: int = RPC_UNFINISHED_BYTES_MAX,
         unsent_bytes_max: int = RPC_UNSENT_BYTES_MAX,
+        secret: bytes | None = None,
     ) -> None:
-        """`call_bytes_max` is for services whose calls are smaller than their answers."""
+        """`call_bytes_max` is for services whose calls are smaller than their answers.
+
+        `secret` is the cluster's, if it is not to be read from its file.
+        """
+        self._given_secret = secret
+        self.secret: bytes | None = None
+        """What callers must know; None: nothing."""
+        self.unproven_count = 0
+        """How many callers did not know it."""
         self.handlers = dict(handlers)
         self.message_bytes_max = message_bytes_max
         self.call_bytes_max = call_bytes_max or message_bytes_max
@@ -191,6 +242,8 @@ class RpcServer:
             os.chmod(where, 0o600)
             self.address = where
         else:
+            # A socket in the file system needs none: its permissions keep strangers out.
+            self.secret = self._given_secret or cluster_secret()
             self._server = await loop.create_server(lambda: _ServerConnection(self), *where)
             port = self._server.sockets[0].getsockname()[1]
             self.address = f"[{where[0]}]:{port}" if ":" in where[0] else f"{where[0]}:{port}"
