@@ -99,6 +99,14 @@ class AclRights(_ByType):
                 return decision
         return self._decide(operation, resource_type, name)
 
+    def topic(self, operation: int, name: str) -> bool:
+        # As `allows`, once more in full: hot requests ask it.
+        if self._revision == self._book.revision:
+            decision = self._decisions.get((operation, TOPIC, name))
+            if decision is not None:
+                return decision
+        return self._decide(operation, TOPIC, name)
+
     def _decide(self, operation: int, resource_type: int, name: str) -> bool:
         book = self._book
         if self._revision != book.revision or len(self._decisions) >= DECISIONS_MAX:
