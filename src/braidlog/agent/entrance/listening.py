@@ -90,7 +90,10 @@ class Listening:
             ) from error
 
     def _warn_if_open(self, listener: Listener) -> None:
-        """Say so if strangers may come in: a port beyond loopback, where nobody is asked who it is."""
+        """Say so if strangers may come in.
+
+        They may where a port is beyond loopback and nobody is asked who it is.
+        """
         asks = listener.wants_sasl or (listener.is_encrypted and self._client_auth == "required")
         if not asks and _is_beyond_loopback(listener.listen.host):
             log.warning(
