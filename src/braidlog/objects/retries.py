@@ -20,6 +20,10 @@ WHOLE_PROOF_BYTES_MAX = 64 * 1024
 """Objects up to this size are compared whole, which also yields their etag."""
 
 
+BYTES_PER_S_MIN = 4 * 1024 * 1024
+"""A put may take longer by its size at this rate, so that large objects can be stored at all."""
+
+
 DEFAULT_BACKOFF = Backoff(first_s=0.05, max_s=5.0)
 
 
@@ -65,7 +69,7 @@ class RetryingStore(StoreWrapper):
     async def _write(self, request: Request, call: Callable[[], Awaitable[str | None]], data: Bytes) -> str | None:
         unknown: list[StoreError] = []
         try:
-            return await self._attempts(request, call, unknown)
+            return await self._attempts(request, call, unknown, len(data) / BYTES_PER_S_MIN)
         except (AlreadyExists, Conflict) as error:
             if not unknown:
                 raise
@@ -101,12 +105,16 @@ class RetryingStore(StoreWrapper):
     async def _around(self, request: Request, call: Callable[[], Awaitable[T]]) -> T:
         return await self._attempts(request, call, [])
 
-    async def _attempts(self, request: Request, call: Callable[[], Awaitable[T]], unknown: list[StoreError]) -> T:
+    async def _attempts(
+        self, request: Request, call: Callable[[], Awaitable[T]], unknown: list[StoreError], transfer_s: float = 0.0
+    ) -> T:
+        """`transfer_s` is how much longer an attempt may take, because of what it sends."""
         policy = self._policy
-        deadline_s = self._clock.monotonic_s() + policy.deadline_s
+        deadline_s = self._clock.monotonic_s() + policy.deadline_s + transfer_s
         attempt = 0
         while True:
-            timeout_s = min(policy.attempt_timeout_s, max(0.0, deadline_s - self._clock.monotonic_s()))
+            left_s = max(0.0, deadline_s - self._clock.monotonic_s())
+            timeout_s = min(policy.attempt_timeout_s + transfer_s, left_s)
             failure: StoreError
             try:
                 async with asyncio.timeout(timeout_s):

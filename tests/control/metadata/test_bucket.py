@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from braidlog.control.metadata import bucket as bucket_module
 from braidlog.control.metadata import snapshots as snapshots_module
 from braidlog.control.metadata.bucket import CALLS_AHEAD_MAX, BucketMetadata
 from braidlog.control.metadata.connection import newest_schema
-from braidlog.control.metadata.delta_log import LATE_S, TRIM_AFTER_S
+from braidlog.control.metadata.delta_log import HUNG_S, LATE_S, TRIM_AFTER_S
 from braidlog.control.metadata.deltas import (
     DELTA_PREFIX,
     Delta,
@@ -41,6 +42,7 @@ from braidlog.control.metadata.store import (
     Transaction,
     open_metadata,
 )
+from braidlog.control.metadata.temporary import TemporaryFolder
 from braidlog.control.service import ControlService
 from braidlog.control.settings import ControlSettings
 from braidlog.objects.memory import MemoryBucket, MemoryStore
@@ -327,6 +329,30 @@ async def test_what_is_planned_is_stored_however_often_the_store_refuses_it(worl
 
 
 @virtual
+async def test_a_put_that_hangs_is_sent_again_before_a_standby_takes_over(world: World) -> None:
+    store = world.store()
+    metadata = await world.open(store=store)
+    await metadata.acquire_fencing_epoch()
+    standby = await world.open()
+    hung: list[None] = []
+
+    async def hang_once() -> None:
+        if not hung:
+            hung.append(None)
+            await asyncio.Event().wait()
+
+    store.before = hang_once
+    waiting = asyncio.create_task(standby.wait_vacant(patient=True, silent_s=3 * HUNG_S))
+    await metadata.transact(set_fact("a", "1"))
+    assert hung
+    await world.clock.sleep(10 * HUNG_S)
+    assert not waiting.done()
+    waiting.cancel()
+    await standby.close()
+    await metadata.close()
+
+
+@virtual
 async def test_a_void_delta_is_skipped_by_everyone(world: World) -> None:
     """What a deposed writer still had on its way: it names a delta that never counted."""
     holder = await world.hold()
@@ -446,7 +472,9 @@ async def test_old_deltas_go_in_order_and_late(world: World) -> None:
 
     await write(20)
     assert world.numbers()[0] == 1  # all are young
+    await metadata.close()
     await world.clock.sleep(TRIM_AFTER_S + 1)
+    metadata = await world.hold()  # the age of a snapshot counts across restarts
     await write(12)
     left = world.numbers()
     assert left[0] > 1
@@ -466,14 +494,17 @@ async def test_an_answer_that_took_long_counts_only_if_the_delta_before_is_still
     await slow.acquire_fencing_epoch()
     await slow.transact(set_fact("a", "1"))
 
-    async def sleep_through() -> None:
-        store.before = None
+    async def trim_late() -> None:
         await world.clock.sleep(LATE_S + 1)
         world.delete_deltas()
+        answers.set()
 
-    store.before = sleep_through
+    answers = asyncio.Event()
+    store.before = wait_for(answers)
+    trimming = asyncio.create_task(trim_late())
     with pytest.raises(Fenced):
         await slow.transact(set_fact("a", "2"))
+    await trimming
     await slow.close()
 
 
@@ -874,6 +905,23 @@ async def test_a_control_plane_goes_on_from_the_bucket_alone(tmp_path: Path) -> 
         await commit(first.service, topic, [batch()])
     await first.service.close()
     await second.service.close()
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    killed, alive = TemporaryFolder(), TemporaryFolder()
+    other = tmp_path / "braidlog-metadata-of-another"
+    other.mkdir()
+    killed._lock.close()  # as the operating system does
+    last = TemporaryFolder()
+    assert not killed.path.exists()
+    assert alive.path.exists()
+    assert other.exists()
+    alive.close()
+    last.close()
+    assert list(tmp_path.iterdir()) == [other]
 
 
 async def test_the_url_says_where_the_image_is(tmp_path: Path) -> None:

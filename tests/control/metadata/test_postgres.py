@@ -14,6 +14,7 @@ from tests.fakes import FakeClock
 from tests.postgres import Postgres, running_postgres
 
 from braidlog.control.interface import BoundsRequest
+from braidlog.control.metadata import postgres as postgres_module
 from braidlog.control.metadata.copies import CopyLog
 from braidlog.control.metadata.copy_reader import load_copy
 from braidlog.control.metadata.postgres import PostgresMetadata
@@ -25,6 +26,7 @@ from braidlog.control.metadata.store import (
     SchemaTooNew,
     SharedMetadata,
     Transaction,
+    load_migrations,
 )
 from braidlog.control.metadata.tables import tables_of
 from braidlog.objects.memory import MemoryBucket, MemoryStore
@@ -93,6 +95,24 @@ async def test_a_newer_schema_is_refused(server: Postgres) -> None:
         connection.execute("INSERT INTO schema_version VALUES (99999)")
     with pytest.raises(SchemaTooNew):
         await opened(url)
+
+
+async def test_the_schema_changes_only_when_the_older_holder_is_fenced(
+    server: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = server.new_database()
+    migrations = load_migrations()
+    monkeypatch.setattr(postgres_module, "load_migrations", lambda: migrations[:-1])
+    old = await holding(url)
+    monkeypatch.undo()
+    new = await opened(url)
+    await old.transact(add_fact("a", "1"))  # type: ignore[arg-type]
+    versions = "SELECT MAX(version) FROM schema_version"
+    assert await new.peek(lambda tx: tx.query(versions)) == [(migrations[-2][0],)]
+    await new.acquire_fencing_epoch()
+    assert await new.read(lambda tx: tx.query(versions)) == [(migrations[-1][0],)]
+    await old.close()
+    await new.close()
 
 
 async def test_a_second_process_is_refused_until_the_connection_of_the_first_one_ends(server: Postgres) -> None:
@@ -179,6 +199,40 @@ async def test_a_restarted_server_is_found_again(server: Postgres) -> None:
     assert await metadata.read(facts) == {"a": "1"}
     await metadata.transact(add_fact("b", "2"))  # type: ignore[arg-type]
     assert await metadata.read(facts) == {"a": "1", "b": "2"}
+    await metadata.close()
+
+
+async def test_what_the_server_lost_of_the_planned_is_run_again(server: Postgres) -> None:
+    """Transactions are committed before they are synced, so a crash may lose the newest ones."""
+    url = server.new_database()
+    metadata = await holding(url)
+    await metadata.transact(add_fact("0", "told"))  # type: ignore[arg-type]
+    await metadata._tasks.cancel_all()  # nothing more becomes durable
+    for number in range(1, 6):
+        await metadata.plan(add_fact(str(number), "planned"))  # type: ignore[arg-type]
+    with psycopg.connect(url, autocommit=True) as connection:  # as if a crash had lost the last three
+        connection.execute("UPDATE fencing SET committed = 3")
+        connection.execute("DELETE FROM facts WHERE name IN ('3', '4', '5')")
+    with pytest.raises(MetadataError, match="has lost"):
+        await metadata.read(facts)  # memory knows more than the server: nothing may be read from it
+    await metadata.plan(add_fact("6", "planned on top"))  # type: ignore[arg-type]
+    found = await metadata.read(facts)
+    assert sorted(found) == ["0", "1", "2", "3", "4", "5", "6"]
+    await metadata.close()
+
+
+async def test_nothing_planned_is_lost_when_the_server_is_killed(server: Postgres) -> None:
+    metadata = await holding(server.new_database())
+    expected: dict[str, str] = {}
+    for round_number in range(3):
+        for number in range(20):
+            name = f"{round_number}-{number}"
+            await metadata.plan(add_fact(name, "x"))  # type: ignore[arg-type]
+            expected[name] = "x"
+        server.kill()
+        server.start()
+        await metadata.progress.wait_for(len(expected))
+    assert await metadata.read(facts) == expected
     await metadata.close()
 
 

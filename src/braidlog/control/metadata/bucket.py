@@ -7,8 +7,6 @@ from the newest snapshot and the deltas behind it, and takes over by creating th
 
 import asyncio
 import math
-import shutil
-import tempfile
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
@@ -31,6 +29,7 @@ from braidlog.control.metadata.store import (
     MetadataUnavailable,
     SchemaTooNew,
 )
+from braidlog.control.metadata.temporary import TemporaryFolder
 from braidlog.objects.store import Store
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
@@ -58,8 +57,8 @@ class BucketMetadata:
 
     def __init__(self, path: Path | None, store: Store, clock: Clock, entropy: Entropy, holder: str) -> None:
         """`path` is where the image stays from one start to the next; None keeps none."""
-        self._folder = Path(tempfile.mkdtemp(prefix="braidlog-metadata-")) if path is None else None
-        self._path = path or Path(str(self._folder)) / "image.db"
+        self._folder = TemporaryFolder() if path is None else None
+        self._path = path or (self._folder.path if self._folder is not None else Path()) / "image.db"
         self._deltas = DeltaLog(store, clock, entropy.fork("delta log"))
         self._clock = clock
         self._entropy = entropy
@@ -83,7 +82,7 @@ class BucketMetadata:
         self._ended: Exception | None = None
         """The reason why calls are refused: another holder, or an image that cannot be trusted."""
         self.lost = asyncio.Event()
-        self._snapshots = Snapshots(self._deltas, clock, self._tasks)
+        self._snapshots = Snapshots(self._deltas, self._tasks)
 
     @classmethod
     async def open(
@@ -421,7 +420,7 @@ class BucketMetadata:
         self._write_in.shutdown(wait=False)
         self._read_in.shutdown(wait=False)
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.close()
 
     async def _close_image(self) -> None:
         """Close the files, after reads that have begun are done."""

@@ -19,7 +19,7 @@ from braidlog.control.metadata.deltas import (
     snapshot_key,
 )
 from braidlog.control.metadata.store import MetadataError
-from braidlog.objects.store import AlreadyExists, Bytes, NotFound, Store, StoreError, StoreFull
+from braidlog.objects.store import AlreadyExists, Bytes, NotFound, Store, StoreError, StoreFull, StoreTimeout
 from braidlog.runtime.clock import Clock
 from braidlog.runtime.entropy import Entropy
 from braidlog.runtime.errors import Fenced, Remedy
@@ -30,6 +30,9 @@ LATE_S = 60.0
 """A slower answer proves nothing by itself: others may have gone on and trimmed the log."""
 TRIM_AFTER_S = 3_600.0
 """Keep deltas at least this long after they were seen. It is much longer than `LATE_S`."""
+HUNG_S = 1.0
+"""After this time without an answer, a put is sent again beside the first."""
+PUTS_MAX = 3
 _READ_AHEAD = 16
 _RETRY_S = 0.5
 
@@ -90,7 +93,7 @@ class DeltaLog:
         is_known = True
         while True:
             try:
-                await self._store.put(key, data)
+                await self._put(key, data)
                 return None
             except AlreadyExists:
                 found = await self._read_surely(key)
@@ -101,6 +104,44 @@ class DeltaLog:
                     raise as_metadata_error(key, error) from error
                 _log.warning("nobody knows whether the metadata was stored, trying again", key=key, error=str(error))
             await self._clock.sleep(self._entropy.uniform(_RETRY_S / 2, _RETRY_S))
+
+    async def _put(self, key: str, data: bytes) -> None:
+        """Put a delta, and put it again beside a put that hangs.
+
+        Standbys take a holder for dead that stores nothing for a few seconds. Whichever put is the first to succeed
+        counts: both have the same bytes. An error counts only when no put is left that may still succeed.
+        """
+        puts = {asyncio.ensure_future(self._store.put(key, data))}
+        sent_count = 1
+        error: BaseException | None = None
+        try:
+            while puts:
+                pause = asyncio.ensure_future(self._clock.sleep(HUNG_S))
+                try:
+                    done, _ = await asyncio.wait({*puts, pause}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    pause.cancel()
+                for put in done & puts:
+                    puts.discard(put)
+                    if put.exception() is None:
+                        return
+                    # That it exists already may be the other put's doing, and decides everything.
+                    if error is None or isinstance(put.exception(), AlreadyExists):
+                        error = put.exception()
+                if isinstance(error, AlreadyExists):
+                    break
+                if puts and pause in done and sent_count < PUTS_MAX:
+                    puts.add(asyncio.ensure_future(self._store.put(key, data)))
+                    sent_count += 1
+        finally:
+            for put in puts:
+                put.cancel()
+            if puts:
+                await asyncio.wait(puts)
+        assert error is not None
+        if sent_count > 1 and not isinstance(error, AlreadyExists):
+            raise StoreTimeout(f"{key}: {sent_count} puts failed or got no answer ({error})") from error
+        raise error
 
     async def _read_surely(self, key: str) -> Bytes:
         """Read a delta that is known to exist, however long that takes.
@@ -174,13 +215,17 @@ class DeltaLog:
 
     async def snapshots(self) -> list[int]:
         """Return the numbers of the deltas that have a snapshot, in order."""
-        numbers: list[int] = []
+        return [number for number, _ in await self.dated_snapshots()]
+
+    async def dated_snapshots(self) -> list[tuple[int, int]]:
+        """Return the snapshots' numbers, in order, each with the store's time of it."""
+        numbers: list[tuple[int, int]] = []
         after = None
         try:
             while True:
                 page = await self._store.list(SNAPSHOT_PREFIX, after=after)
-                names = [found.key.removeprefix(SNAPSHOT_PREFIX) for found in page.objects]
-                numbers += [int(name) for name in names if name.isdecimal()]  # skip objects of others
+                names = [(found.key.removeprefix(SNAPSHOT_PREFIX), found.modified_ms) for found in page.objects]
+                numbers += [(int(name), at_ms) for name, at_ms in names if name.isdecimal()]  # skip objects of others
                 if page.next_after is None:
                     return numbers
                 after = page.next_after

@@ -12,7 +12,6 @@ from braidlog.control.metadata.delta_log import TRIM_AFTER_S, DeltaLog
 from braidlog.control.metadata.deltas import Delta, Position
 from braidlog.control.metadata.image import dump
 from braidlog.control.metadata.store import MetadataError
-from braidlog.runtime.clock import Clock
 from braidlog.runtime.tasks import TaskGroup
 
 _log = structlog.get_logger(__name__)
@@ -28,12 +27,9 @@ class Snapshots:
     It also trims the log up to an old snapshot.
     """
 
-    def __init__(self, deltas: DeltaLog, clock: Clock, tasks: TaskGroup) -> None:
+    def __init__(self, deltas: DeltaLog, tasks: TaskGroup) -> None:
         self._deltas = deltas
-        self._clock = clock
         self._tasks = tasks
-        self._made: list[tuple[int, float]] = []
-        """The snapshots that this process has made, each with the time."""
         self.deltas_behind = 0
         """How many deltas lie behind the last snapshot."""
         self._bytes_behind = 0
@@ -59,13 +55,21 @@ class Snapshots:
             self.deltas_behind = self._bytes_behind = 0
             data = await asyncio.get_running_loop().run_in_executor(None, dump, pinned, position)
             await self._deltas.write_snapshot(position.counted_number, data)
-            self._made.append((position.counted_number, self._clock.boot_s()))
-            # The snapshot before stays, with the deltas behind it, in case the newest cannot be read.
-            old = [number for number, made_s in self._made[:-1] if self._clock.boot_s() - made_s > TRIM_AFTER_S]
-            if old:
-                await self._deltas.trim(old[-1])
-                self._made = [snapshot for snapshot in self._made if snapshot[0] >= old[-1]]
+            await self._trim()
         except MetadataError as error:
             _log.warning("no snapshot of the metadata could be made", error=str(error), help=error.help)
         finally:
             self.running = None
+
+    async def _trim(self) -> None:
+        """Trim the log up to the newest snapshot that is old enough.
+
+        The age is that of the snapshot when the newest one was stored, both by the store's clock: so it counts across
+        restarts, and no clock of a process matters. The newest snapshot never ends the log alone: another stays before
+        it, with the deltas behind it, in case the newest cannot be read.
+        """
+        found = await self._deltas.dated_snapshots()
+        newest_ms = found[-1][1]
+        old = [number for number, at_ms in found[:-1] if newest_ms - at_ms > TRIM_AFTER_S * 1000]
+        if old:
+            await self._deltas.trim(old[-1])
