@@ -1,6 +1,6 @@
 """Restores: nothing acknowledged is missing, no offset names two records, and what changed is told."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -23,7 +23,7 @@ from braidlog.control.interface import (
     QuotaOperation,
     SnapshotRequest,
 )
-from braidlog.control.metadata.shipped import LEASE_S
+from braidlog.control.metadata.shipped import LEASE_S, ShippedMetadata
 from braidlog.control.restoring.restore import FENCE_WAIT_S, RestoreOrder, back_up, restore, verify
 from braidlog.control.restoring.sources import RestoreRefused
 from braidlog.control.settings import ControlSettings
@@ -302,3 +302,31 @@ async def test_verify_says_what_a_restore_would_do(lost: Cluster) -> None:
 async def test_a_bucket_without_a_copy_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RestoreRefused, match="no copy"):
         await restore(Cluster(tmp_path).parts, RestoreOrder(f"sqlite://{tmp_path}/new.db", waits=False))
+
+
+async def test_nothing_is_deleted_before_the_copy_knows_that_nothing_refers_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ControlSettings(grace_epochs=2, sweep_interval_s=1e9)  # the test alone sweeps
+    lost = await Cluster(tmp_path, settings=settings).start()
+    topic = await create_topic(lost.service)
+    await lost.commit(topic, [records(1)])
+    [key] = await lost.places(topic)
+    await lost.service.delete_records(DeleteRecords(topic.partition_ids[0], 1))
+    lost.clock.advance(lost.settings.unreferenced_grace_s + 1)
+    await lost.commit(topic, [records(1)])
+    await lost.ship()  # from here on the copy advances only if somebody waits for it: the clock stands still
+    copy, delete = cast(ShippedMetadata, lost.metadata), lost.store.delete
+    await lost.commit(topic, [records(1)])
+    missing_counts: list[int] = []
+
+    async def watched(keys: Sequence[str]) -> None:
+        if key in keys:
+            missing_counts.append(copy._position - copy.copy_position)
+        await delete(keys)
+
+    monkeypatch.setattr(lost.store, "delete", watched)
+    assert (await lost.service.parts.sweeper.run_once()).unreferenced_count == 1
+    assert missing_counts == [0]
+    assert key not in lost.bucket.keys
+    await lost.service.close()
