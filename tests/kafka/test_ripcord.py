@@ -11,13 +11,14 @@ from typing import Any
 import confluent_kafka
 import msgspec
 import pytest
-from tests.cluster import Cluster, Process, wait_until
+from tests.cluster import Cluster, Process, free_port, wait_until
 from tests.kafka.clients import CLIENTS, Record, SteadyProducer, numbers_by_partition
 from tests.kafka.conftest import QUICK_SETTINGS
 from tests.kafka.topics import admin_client, create_topic
 
 from braidlog.agent.ripcord.discovery import AgentNotice
 from braidlog.agent.ripcord.snapshot import decode_snapshot
+from braidlog.node.children import read_figures
 from braidlog.objects.keys import AGENT_SNAPSHOT_KEY, DISCOVERY_PREFIX
 
 PARTITIONS = 2
@@ -229,6 +230,35 @@ def test_without_it_topics_that_are_journaled_go_on_and_others_wait(cluster: Clu
     wait_until(lambda: len(waiting.acknowledged) > 100, what="that what waited is written", timeout_s=60.0)
     waiting.stop()
     assert waiting.failed == {}
+    assert len(read_in_time(agent.address, lightning, 110)) == 110
+
+
+@pytest.mark.slow
+def test_a_storm_of_classic_producers_is_told_to_wait_while_lightning_goes_on(cluster: Cluster) -> None:
+    """Producers that try again at once do not take the agent's time: after each refusal it does not read from them."""
+    control = cluster.control()
+    metrics = f"127.0.0.1:{free_port()}"
+    agent = cluster.agent(control=control, ripcord="off", metrics=metrics)
+    classic = create_topic(agent.address, 1)
+    lightning = create_topic(agent.address, PARTITIONS, **{"braidlog.topic.type": "lightning"})
+    produce(agent.address, lightning, 10, idempotent=True)
+    control.kill()
+    impatient = {"retry.backoff.ms": 1, "retry.backoff.max.ms": 1, "message.timeout.ms": 600_000}
+    storm = [SteadyProducer(agent.address, classic, per_s=50.0, **impatient) for _ in range(4)]
+    wait_until(
+        lambda: read_figures(metrics)["braidlog_ripcord_refused_writes_total"] >= 20, what="that the storm is refused"
+    )
+    produce(agent.address, lightning, 100, idempotent=True)
+    assert all(producer.acknowledged == {} for producer in storm)
+    figures = read_figures(metrics)
+    # A request of theirs has one batch, and each refusal is an answer that makes the client wait.
+    throttled = figures["braidlog_ripcord_throttled_answers_total"]
+    assert throttled >= figures["braidlog_ripcord_refused_writes_total"]
+    control.start()
+    for producer in storm:
+        wait_until(lambda producer=producer: len(producer.acknowledged) > 20, what="that it is written")  # type: ignore[misc]
+        producer.stop()
+        assert producer.failed == {}
     assert len(read_in_time(agent.address, lightning, 110)) == 110
 
 
