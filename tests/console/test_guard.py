@@ -56,6 +56,14 @@ def test_names_of_other_sites_may_not_even_read(guard: Guard, host: str) -> None
     assert refusal.status == 403
 
 
+def test_pages_of_other_sites_may_lead_here_and_not_ask(guard: Guard) -> None:
+    foreign = {"host": "127.0.0.1:9480", "sec-fetch-site": "cross-site"}
+    refusal = guard.check("GET", {**foreign, "sec-fetch-mode": "no-cors"}, {}, "127.0.0.1")
+    assert refusal is not None
+    assert refusal.status == 403
+    assert guard.check("GET", {**foreign, "sec-fetch-mode": "navigate"}, {}, "127.0.0.1") is None
+
+
 def test_other_machines_may_not_without_a_token(guard: Guard) -> None:
     assert guard.check("GET", {"host": "127.0.0.1"}, {}, "10.0.0.9") is not None
     with pytest.raises(InvalidSetting, match="could be used by anybody"):

@@ -70,6 +70,10 @@ class Guard:
             if not is_loopback(peer):
                 return Refusal(403, "the console serves its own machine alone", "Set console_token_file to allow more.")
         if method in {"GET", "HEAD"}:
+            # Another site cannot read the answer, but could keep the cluster busy by asking. A link may lead here.
+            is_foreign = headers.get("sec-fetch-site", "none") not in {"same-origin", "none"}
+            if is_foreign and headers.get("sec-fetch-mode") != "navigate":
+                return Refusal(403, "another site's page asked for this", "Open the console itself.")
             return None
         return self._check_action(headers, host)
 
