@@ -2,8 +2,9 @@
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.fakes import FakeClock
@@ -478,6 +479,53 @@ async def test_a_proof_cannot_be_replayed_or_reflected() -> None:
     for each in (first, writer):
         each.close()
     await server.close()
+
+
+async def test_a_stranger_is_refused_once_whatever_else_it_has_sent() -> None:
+    """Each refusal is logged. Thousands of frames in one packet must not cost a stranger's host thousands of lines."""
+    server = await served(SECRET)
+    host, port = server.address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(1_000 * b"".join(encode_frame(PROOF_KIND, 0, b"")))
+    assert await reader.read() == b""
+    assert server.unproven_count == 1
+    writer.close()
+    await server.close()
+
+
+async def test_a_server_that_does_not_answer_the_greeting_is_left() -> None:
+    """Otherwise every attempt would leave an open connection behind."""
+    greeted, left = asyncio.Event(), asyncio.Event()
+
+    async def be_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(HEAD.size + 32)
+        greeted.set()
+        await reader.read()  # until the caller has left
+        left.set()
+        writer.close()
+
+    server = await asyncio.start_server(be_silent, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    client = RpcClient(f"127.0.0.1:{port}", SystemClock(), SeededEntropy(1), connect_timeout_s=600, secret=SECRET)
+    call = asyncio.create_task(client.call("echo", b"x"))
+    async with asyncio.timeout(60):
+        await greeted.wait()
+        call.cancel()
+        await left.wait()
+    await client.close()
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "secret", "warnings"), [("10.0.0.5:1", None, 1), ("10.0.0.5:1", SECRET, 0), ("127.0.0.1:1", None, 0)]
+)
+def test_a_port_without_a_secret_beyond_loopback_is_warned_of(
+    address: str, secret: bytes | None, warnings: int, logs: list[MutableMapping[str, Any]]
+) -> None:
+    loop = VirtualLoop(SeededEntropy(1))  # type: ignore[abstract]
+    loop.network = Network(loop, SeededEntropy(1))
+    loop.run_until_complete(RpcServer({}, secret=secret).start(address))
+    assert [line["event"] for line in logs] == ["anyone who reaches this port may call"] * warnings
 
 
 async def test_the_secret_is_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

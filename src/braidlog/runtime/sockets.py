@@ -1,5 +1,6 @@
-"""Options of a connection's socket."""
+"""Options of a connection's socket, and who can reach one that listens."""
 
+import ipaddress
 import socket
 from contextlib import suppress
 
@@ -19,3 +20,11 @@ def leave_unpaced(connection: socket.socket) -> None:
     with suppress(OSError):  # the peer may be gone, and the default works too
         if connection.getpeername()[0] in _LOOPBACK_HOSTS:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+
+
+def is_beyond_loopback(host: str) -> bool:
+    """Whether other machines may reach a socket that is bound to this address."""
+    try:
+        return not ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False

@@ -114,6 +114,15 @@ class _ClientConnection(FrameProtocol):
                 answer.set_exception(DeadlineExceeded("the connection broke before an answer came"))
 
 
+async def _until_proven(connection: _ClientConnection) -> None:
+    """Wait for the proofs. A connection that nobody waits for any longer is closed."""
+    try:
+        await connection.proven
+    except BaseException:
+        connection.abort()
+        raise
+
+
 class RpcClient:
     """Makes calls over one connection, which is opened when needed.
 
@@ -251,7 +260,7 @@ class RpcClient:
                         _, protocol = await loop.create_unix_connection(self._new_local_connection, address)
                     else:
                         _, protocol = await loop.create_connection(self._new_connection, *address)
-                    await protocol.proven
+                    await _until_proven(protocol)
                 return protocol
             except asyncio.CancelledError:
                 self._current += 1  # nobody waited for so long: the next one begins elsewhere

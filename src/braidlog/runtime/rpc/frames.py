@@ -44,6 +44,8 @@ class FrameProtocol(asyncio.Protocol, ABC):
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._needed_bytes = HEAD.size
+        self._is_left = False
+        """Whether this side has closed the connection. What has arrived behind the reason for it counts no more."""
         self._unsent: list[bytes] = []
         self._writable = asyncio.Event()
         self._writable.set()
@@ -73,6 +75,8 @@ class FrameProtocol(asyncio.Protocol, ABC):
                     break
                 self.frame_received(kind, number, bytes(view[start + HEAD.size : frame_end]))
                 start = frame_end
+                if self._is_left:
+                    break
         if start:
             del received[:start]
         # Until the next frame is complete there is no use in looking at it again. Its length counts only once its whole
@@ -110,11 +114,13 @@ class FrameProtocol(asyncio.Protocol, ABC):
         self._writable.set()
 
     def close(self) -> None:
+        self._is_left = True
         if self._transport is not None:
             self.flush()
             self._transport.close()
 
     def abort(self) -> None:
+        self._is_left = True
         if self._transport is not None:
             self._transport.abort()
 

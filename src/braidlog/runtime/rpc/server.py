@@ -40,6 +40,8 @@ from braidlog.runtime.rpc.proof import (
     new_nonce,
     server_proof,
 )
+from braidlog.runtime.rpc.proof import VARIABLE as SECRET_VARIABLE
+from braidlog.runtime.sockets import is_beyond_loopback
 
 _log = structlog.get_logger(__name__)
 
@@ -245,9 +247,18 @@ class RpcServer:
             # A socket in the file system needs none: its permissions keep strangers out.
             self.secret = self._given_secret or cluster_secret()
             self._server = await loop.create_server(lambda: _ServerConnection(self), *where)
-            port = self._server.sockets[0].getsockname()[1]
+            bound_host, port = self._server.sockets[0].getsockname()[:2]
+            self._warn_if_open(bound_host, port)
             self.address = f"[{where[0]}]:{port}" if ":" in where[0] else f"{where[0]}:{port}"
         return self.address
+
+    def _warn_if_open(self, bound_host: str, port: int) -> None:
+        if self.secret is None and is_beyond_loopback(bound_host):
+            _log.warning(
+                "anyone who reaches this port may call",
+                address=f"{bound_host}:{port}",
+                help=f"Keep it inside a network that you trust, or set {SECRET_VARIABLE}: see docs/security.md.",
+            )
 
     async def close(self) -> None:
         if self._server is None:
