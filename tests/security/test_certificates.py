@@ -14,6 +14,11 @@ def test_names_are_written_as_java_writes_them() -> None:
     assert distinguished_name(ALICE) == r"CN=Alice,O=Example\, Inc,C=DE"
 
 
+def test_several_names_in_one_part_are_no_several_parts() -> None:
+    several = {"subject": ((("organizationName", "Example"),), (("commonName", "a"), ("userId", "b")))}
+    assert distinguished_name(several) == "CN=a+UID=b,O=Example"
+
+
 @pytest.mark.parametrize(
     ("rules", "user"),
     [
@@ -24,6 +29,7 @@ def test_names_are_written_as_java_writes_them() -> None:
         ("RULE:^OU=(.*)$/$1/,RULE:^CN=(.*?),.*$/$1/", "Alice"),
         (r"SAN:spiffe:\/\/example.com\/(.*)/$1/", "alice"),
         (r"SAN:(.*)\.example\.com/$1/", "alice"),
+        (r"RULE:^CN=(.*?),(X)?.*$/$1\$$2\/\d/", "Alice$/d"),
         ("RULE:^OU=(.*)$/$1/", None),
     ],
 )
@@ -31,7 +37,7 @@ def test_the_first_rule_that_matches_counts(rules: str, user: str | None) -> Non
     assert PrincipalRules(rules).user_of(ALICE) == user
 
 
-@pytest.mark.parametrize("wrong", ["RULE:abc", "NAME", "RULE:(/x/"])
+@pytest.mark.parametrize("wrong", ["RULE:abc", "NAME", "RULE:(/x/", "RULE:^CN=(.*)$/$2/"])
 def test_wrong_rules_are_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match="is no"):
         PrincipalRules(wrong)

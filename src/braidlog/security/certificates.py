@@ -18,6 +18,7 @@ _SHORT_NAMES = {
 }
 _RULE = re.compile(r"\s*(?:(DEFAULT)|(RULE|SAN):((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|$)")
 _SPECIAL = re.compile(r'([,+"\\<>;=])')
+_REPLACED = re.compile(r"\\(.)|\$(\d)")
 
 
 def _escaped(value: str) -> str:
@@ -29,20 +30,42 @@ def distinguished_name(certificate: Mapping[str, Any]) -> str:
 
     `certificate` is in the form of Python's `ssl`.
     """
+    # A part may have several names. Without the plus sign they would look like several parts: another subject.
     parts = [
-        f"{_SHORT_NAMES.get(name, name)}={_escaped(value)}"
+        "+".join(f"{_SHORT_NAMES.get(name, name)}={_escaped(value)}" for name, value in relative)
         for relative in reversed(certificate.get("subject", ()))
-        for name, value in relative
     ]
     return ",".join(parts)
+
+
+def _pieces(replacement: str, group_count: int) -> list[str | int]:
+    """The texts of a replacement, and the numbers of the groups between them.
+
+    Raises `ValueError` for a group that the pattern does not have.
+    """
+    pieces: list[str | int] = []
+    position = 0
+    for found in _REPLACED.finditer(replacement):
+        pieces.append(replacement[position : found.start()])
+        position = found.end()
+        if found[1] is not None:
+            pieces.append(found[1])
+        elif int(found[2]) <= group_count:
+            pieces.append(int(found[2]))
+        else:
+            raise ValueError(f"{replacement!r} is no replacement: the pattern has {group_count} groups")
+    return [*pieces, replacement[position:]]
 
 
 class _Rule(NamedTuple):
     is_default: bool
     about_alternative_names: bool
     pattern: re.Pattern[str]
-    replacement: str
+    pieces: list[str | int]
     case: str
+
+    def replaced(self, found: re.Match[str]) -> str:
+        return "".join([piece if isinstance(piece, str) else found[piece] or "" for piece in self.pieces])
 
 
 class PrincipalRules:
@@ -65,8 +88,8 @@ class PrincipalRules:
                 compiled = re.compile((pattern or "").replace("\\/", "/"))
             except re.error as error:
                 raise ValueError(f"{pattern!r} is no pattern: {error}") from None
-            written = re.sub(r"\$(\d)", r"\\\1", (replacement or "").replace("\\/", "/"))
-            self._rules.append(_Rule(default is not None, kind == "SAN", compiled, written, case or ""))
+            pieces = _pieces(replacement or "", compiled.groups)
+            self._rules.append(_Rule(default is not None, kind == "SAN", compiled, pieces, case or ""))
             position = found.end()
 
     def user_of(self, certificate: Mapping[str, Any]) -> str | None:
@@ -80,6 +103,6 @@ class PrincipalRules:
                 return name or None
             for candidate in alternatives if rule.about_alternative_names else [name]:
                 if rule.pattern.fullmatch(candidate):
-                    user = rule.pattern.sub(rule.replacement, candidate, count=1)
+                    user = rule.pattern.sub(rule.replaced, candidate, count=1)
                     return {"L": user.lower(), "U": user.upper()}.get(rule.case, user) or None
         return None

@@ -132,6 +132,10 @@ class AclRights(_ByType):
         )
 
 
+NO_RIGHTS = AclRights(AclBook(), "", "", allow_unlisted=False)
+"""The rights of a client that nobody knows yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class AuthorizerRules:
     """What an operator sets about authorization."""

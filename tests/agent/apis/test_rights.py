@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -214,3 +215,36 @@ async def test_a_topic_created_without_the_right_to_see_its_configs_hides_them(a
     (created,) = (await call(19, REQUESTS[19, ""])).topics
     assert (created.error_code, created.topic_config_error_code) == (0, ErrorCode.topic_authorization_failed)
     assert (created.num_partitions, created.configs) == (-1, ())
+
+
+async def test_no_topic_is_deleted_by_an_id_whose_name_is_not_known_yet(furnished: SimpleNamespace) -> None:
+    """Rights are about names. Whoever lacks them must not win by asking an agent that has not heard of the topic."""
+    topic_id = furnished.view.topics_by_name["orders"].info.topic_id
+    furnished.view.topics_by_id.pop(topic_id)
+    asked = part(
+        "DeleteTopicsRequest",
+        topics=[part("DeleteTopicState", name=None, topic_id=UUID(bytes=topic_id))],
+        timeout=SECOND,
+    )
+    (told,) = (await ApiCaller(furnished, rights=_rights(Right(3, 2)))(20, asked)).responses
+    assert told.error_code == ErrorCode.unknown_topic_id
+    created = await ApiCaller(furnished)(19, REQUESTS[19, ""])
+    assert created.topics[0].error_code == ErrorCode.topic_already_exists
+
+
+async def test_a_pattern_tells_nothing_of_topics_that_the_client_may_not_see(furnished: SimpleNamespace) -> None:
+    asked = part(
+        "ConsumerGroupHeartbeatRequest",
+        group_id="patterns",
+        member_id="0123456789abcdef",
+        member_epoch=0,
+        rebalance_timeout=SECOND,
+        subscribed_topic_names=None,
+        subscribed_topic_regex=".*",
+        topic_partitions=(),
+    )
+    read_group, describe_topic = Right(3, 3), Right(8, 2)
+    seen = await ApiCaller(furnished, rights=_rights(read_group, describe_topic))(68, asked)
+    assert (seen.error_code, len(seen.assignment.topic_partitions)) == (0, 1)
+    hidden = await ApiCaller(furnished, rights=_rights(read_group))(68, asked)
+    assert (hidden.error_code, hidden.assignment.topic_partitions) == (0, ())

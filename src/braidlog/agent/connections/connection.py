@@ -23,7 +23,7 @@ from braidlog.runtime.limits import FRAME_BYTES_MAX
 from braidlog.runtime.sockets import leave_unpaced
 from braidlog.runtime.tally import Tally
 from braidlog.security.principals import ANONYMOUS_USER, principal_of
-from braidlog.security.rights import ALL_RIGHTS, Rights
+from braidlog.security.rights import NO_RIGHTS, Rights
 from braidlog.wire.header import RequestHeader
 from braidlog.wire.produce_opening import ProduceOpening
 
@@ -100,7 +100,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._flush_handle: asyncio.Handle | None = None
         self.peer_host = ""
         self.user = ANONYMOUS_USER
-        self.rights: Rights = ALL_RIGHTS
+        self.rights: Rights = NO_RIGHTS
         """What the client may do. Set when it is known who it is."""
         self.is_closed = False
         self.opening: ProduceOpening | None = None
@@ -121,7 +121,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.peer_host = str(peer[0]) if isinstance(peer, tuple) else "local"
         self._transport.set_write_buffer_limits(high=4 * 1024 * 1024)
-        self.user = self._entrance.user_of(transport.get_extra_info("peercert"))
+        user = self._entrance.user_of(transport.get_extra_info("peercert"))
+        if user is None:
+            self.close("no rule makes a user of its certificate: see ssl_principal_mapping_rules")
+            return
+        self.user = user
         if self.login is None:
             self.rights = self._rights()
         else:

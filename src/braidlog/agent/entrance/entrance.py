@@ -19,8 +19,11 @@ class Entrance:
         """The login of a new connection; None where clients do not log in."""
         return Login() if self._listener.wants_sasl else None
 
-    def user_of(self, certificate: Mapping[str, Any] | None) -> str:
-        """The user of a client by its certificate, if it has shown one."""
+    def user_of(self, certificate: Mapping[str, Any] | None) -> str | None:
+        """The user of a client by its certificate, if it has shown one.
+
+        None for a certificate that stands for nobody: its client must not pass for one that has shown none.
+        """
         if self._listener.wants_sasl or not certificate:
             return ANONYMOUS_USER
-        return self._rules.user_of(certificate) or ANONYMOUS_USER
+        return self._rules.user_of(certificate)

@@ -1,7 +1,6 @@
 """The agent's open ports, one for each listener."""
 
 import asyncio
-import ipaddress
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ from braidlog.runtime.clock import Clock
 from braidlog.runtime.errors import InvalidSetting
 from braidlog.runtime.security_settings import Listener
 from braidlog.runtime.settings import AgentSettings
+from braidlog.runtime.sockets import is_beyond_loopback
 from braidlog.security.certificates import PrincipalRules
 
 log = structlog.get_logger(__name__)
@@ -20,13 +20,6 @@ log = structlog.get_logger(__name__)
 BACKLOG = 1024
 HANDSHAKE_S_MAX = 10.0
 """How long a client may take for the handshake of TLS."""
-
-
-def _is_beyond_loopback(host: str) -> bool:
-    try:
-        return not ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False  # a name: nobody knows here what it stands for
 
 
 class Listening:
@@ -78,9 +71,8 @@ class Listening:
             assert self.certificates is not None
             options = {"ssl": self.certificates.context, "ssl_handshake_timeout": HANDSHAKE_S_MAX}
         address = listener.listen
-        self._warn_if_open(listener)
         try:
-            return await asyncio.get_running_loop().create_server(
+            server = await asyncio.get_running_loop().create_server(
                 lambda: connect(entrance), address.host, address.port, backlog=BACKLOG, start_serving=False, **options
             )
         except OSError as error:
@@ -88,14 +80,17 @@ class Listening:
                 f"cannot listen on {address.host}:{address.port}: {error.strerror or error}",
                 help="Stop what uses the port, or give another address with --listen.",
             ) from error
+        self._warn_if_open(listener, [bound.getsockname()[0] for bound in server.sockets])
+        return server
 
-    def _warn_if_open(self, listener: Listener) -> None:
+    def _warn_if_open(self, listener: Listener, bound_hosts: list[str]) -> None:
         """Say so if strangers may come in.
 
-        They may where a port is beyond loopback and nobody is asked who it is.
+        They may where a port is beyond loopback and nobody is asked who it is. What a name stands for shows only when
+        it is bound.
         """
         asks = listener.wants_sasl or (listener.is_encrypted and self._client_auth == "required")
-        if not asks and _is_beyond_loopback(listener.listen.host):
+        if not asks and any(is_beyond_loopback(host) for host in bound_hosts):
             log.warning(
                 "anyone who reaches this port may come in",
                 listener=listener.name,

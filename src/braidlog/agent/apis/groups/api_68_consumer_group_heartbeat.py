@@ -67,9 +67,19 @@ async def handle(request: Any, context: GroupContext) -> Any:
             topic_partitions=tuple(
                 context.answer("TopicPartitions", topic_id=UUID(bytes=topic_id), partitions=tuple(indexes))
                 for topic_id, indexes in answer.assigned
+                if not _is_hidden(topic_id, context)
             ),
         ),
     )
+
+
+def _is_hidden(topic_id: bytes, context: GroupContext) -> bool:
+    """Whether there is such a topic and the client may not see it.
+
+    A pattern may match such topics.
+    """
+    topic = context.services.view.topics_by_id.get(topic_id)
+    return topic is not None and not context.rights.topic(DESCRIBE, topic.info.name)
 
 
 def _denial(heartbeat: ConsumerHeartbeat, context: GroupContext) -> ConsumerHeartbeatAnswer | None:

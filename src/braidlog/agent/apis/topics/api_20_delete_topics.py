@@ -46,6 +46,10 @@ async def handle(request: Any, context: TopicContext) -> Any:
         elif counts[ref] > 1:
             message = "Duplicate topic name or id."
             results.append(_result(ref, ErrorCode.invalid_request, message, context))
+        elif context.rights.is_limited and ref.topic_id and ref.topic_id not in view.topics_by_id:
+            # This agent may not have heard of it yet. Then it does not know the name that rights are about.
+            message = "This server does not host this topic ID."
+            results.append(_result(ref, ErrorCode.unknown_topic_id, message, context))
         elif (denied := _denied(ref, context)) is not None:
             results.append(_result(denied, ErrorCode.topic_authorization_failed, TOPIC_DENIED, context))
         else:
