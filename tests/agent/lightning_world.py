@@ -120,6 +120,7 @@ class LightningWorld:
                 "upload_interval_ms": 10,
                 "request_timeout_ms": 1000,
                 "cache_listen": "off",
+                "sequence_age_ms": 60_000,  # as in the control plane
                 **settings,
             }
         )
