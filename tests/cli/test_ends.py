@@ -130,6 +130,12 @@ def test_settings_are_shown_as_they_are_written() -> None:
     assert {row["setting"]: row["value"] for row in json.loads(counted)}["cache_bytes"] == 1024**3
 
 
+def test_settings_do_not_show_the_credentials_of_the_store() -> None:
+    url = "s3://bucket/logs?access_key_id=AKIA&secret_access_key=hush"
+    shown = CliRunner().invoke(command.app, ["settings", "--set", f"store_url={url}", "--format", "json"]).stdout
+    assert {row["setting"]: row["value"] for row in json.loads(shown)}["store_url"] == "s3://bucket/logs"
+
+
 @pytest.mark.parametrize("arguments", [["settings"], ["--help"]])
 def test_a_reader_that_goes_away_ends_a_command_as_it_ends_others(arguments: list[str]) -> None:
     process = [sys.executable, "-m", "braidlog", *arguments]

@@ -121,6 +121,7 @@ def settings(config: Config = None, set: Set = None, format: Format = OutputForm
     Example: braid settings --config braidlog.toml
     """
     from braidlog.cli.settings import read_settings
+    from braidlog.objects.open import redacted
     from braidlog.runtime.settings import fields, written
 
     gathered = read_settings(config, set, {})
@@ -128,6 +129,8 @@ def settings(config: Config = None, set: Set = None, format: Format = OutputForm
     for name, field in sorted(fields().items()):
         part = gathered.agent if name in type(gathered.agent).model_fields else gathered.control
         value = getattr(part, name)
+        if name == "store_url":  # it may hold the store's credentials
+            value = redacted(value)
         rows.append(
             {
                 "setting": name,

@@ -14,6 +14,7 @@ from braidlog.agent.apis.configs.config_entries import ConfigSource
 from braidlog.configs.topic import CLUSTER_CONFIGS, TOPIC_CONFIGS, ConfigType
 from braidlog.control.groups.config import GROUP_CONFIGS
 from braidlog.runtime.logs import log_level, set_log_level
+from braidlog.runtime.settings import AgentSettings
 
 DESCRIBE_CONFIGS = 32
 REMOVE, APPEND, SUBTRACT = 1, 2, 3
@@ -95,6 +96,15 @@ async def test_configs_of_an_agent_and_of_the_cluster(call: ApiCaller) -> None:
     assert configs["broker.rack"].value == "zone-a"
     assert configs["advertised.listeners"].value == "PLAINTEXT://127.0.0.1:9092"
     assert configs["log.dirs"].value == "memory://apis"
+
+
+async def test_clients_are_not_told_the_credentials_of_the_store(call: ApiCaller) -> None:
+    url = "s3://bucket/logs?region=eu-1&access_key_id=AKIA&secret_access_key=hush"
+    call.agent.settings = AgentSettings(store_url=url)
+    configs = {config.name: config for config in (await describe(call, 4, str(call.agent.session.node_id))).configs}
+    [directory] = (await call(35, part("DescribeLogDirsRequest", topics=None))).results
+    told = {configs["log.dir"].value, configs["log.dirs"].value, directory.log_dir}
+    assert told == {"s3://bucket/logs?region=eu-1"}
 
 
 async def test_what_the_control_plane_was_started_with_is_told(call: ApiCaller) -> None:

@@ -34,6 +34,7 @@ from braidlog.configs.resources import (
 )
 from braidlog.control.interface import AgentInfo, DescribeConfigs, DescribedConfigs
 from braidlog.cost.prices import PRICES, price_for
+from braidlog.objects.open import redacted
 from braidlog.security.acls import DESCRIBE_CONFIGS
 
 KEY = 32
@@ -157,8 +158,8 @@ def _facts(context: ConfigContext) -> dict[str, str | None]:
         "braidlog.upload.size.bytes": str(settings.upload_size_bytes),
         "braidlog.store.price": (PRICES.get(settings.store_price) or price_for(settings.store_url)).name,
         "braidlog.shards": str(max(1, settings.shards)),
-        "log.dir": settings.store_url,
-        "log.dirs": settings.store_url,
+        "log.dir": redacted(settings.store_url),
+        "log.dirs": redacted(settings.store_url),
         "node.id": str(node_id),
     }
     if not settings.auto_create_topics_enable:

@@ -6,6 +6,7 @@ from kio.schema.errors import ErrorCode
 
 from braidlog.agent.apis.shared import NO_THROTTLE
 from braidlog.agent.apis.topics.services import TopicContext
+from braidlog.objects.open import redacted
 from braidlog.security.acls import ALTER
 
 KEY = 34
@@ -35,7 +36,7 @@ async def handle(request: Any, context: TopicContext) -> Any:
 def _code(path: str, topic_name: str, index: int, context: TopicContext) -> ErrorCode:
     if not context.rights.cluster(ALTER):
         return ErrorCode.cluster_authorization_failed
-    if path != context.services.settings.store_url:
+    if path != redacted(context.services.settings.store_url):
         return ErrorCode.log_dir_not_found
     if context.services.view.partition(topic_name, index) is None:
         return ErrorCode.unknown_topic_or_partition

@@ -12,6 +12,7 @@ from braidlog.agent.apis.shared import NO_THROTTLE
 from braidlog.agent.apis.topics.services import TopicContext
 from braidlog.agent.cluster.placement import leader_for
 from braidlog.agent.cluster.view import TopicView
+from braidlog.objects.open import redacted
 from braidlog.security.acls import DESCRIBE
 
 KEY = 35
@@ -51,7 +52,7 @@ async def handle(request: Any, context: TopicContext) -> Any:
             context.answer(
                 "DescribeLogDirsResult",
                 error_code=ErrorCode.none,
-                log_dir=context.services.settings.store_url,
+                log_dir=redacted(context.services.settings.store_url),
                 topics=tuple([await _topic(topic, told, context) for topic, told in here if told]),
                 total_bytes=UNKNOWN_BYTES,
                 usable_bytes=UNKNOWN_BYTES,
