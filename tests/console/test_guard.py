@@ -80,3 +80,8 @@ def test_whoever_has_the_token_may_from_anywhere() -> None:
     # The token alone is not enough to act: a browser sends the cookie for other sites' pages, too.
     acting = own(guard, host="console.example:9480", origin="https://evil.example")
     assert guard.check("POST", acting, {COOKIE: TOKEN}, "10.0.0.9") is not None
+
+
+def test_halves_of_characters_are_no_token() -> None:
+    """JSON can hold them. Whoever asks is told no, and nothing fails."""
+    assert not Guard(LOCAL, TOKEN, SystemEntropy()).is_token("\ud800")

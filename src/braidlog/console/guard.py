@@ -54,7 +54,8 @@ class Guard:
         return bool(self._token)
 
     def is_token(self, given: str) -> bool:
-        return bool(self._token) and hmac.compare_digest(given.encode(), self._token.encode())
+        # JSON may hold halves of characters, which UTF-8 has no bytes for.
+        return bool(self._token) and hmac.compare_digest(given.encode(errors="surrogatepass"), self._token.encode())
 
     def check(self, method: str, headers: Mapping[str, str], cookies: Mapping[str, str], peer: str) -> Refusal | None:
         """Give None if the request may pass."""

@@ -20,6 +20,9 @@ SCANNED_MAX = 50_000
 SCAN_S_MAX = 4.0
 SHOWN_BYTES_MAX = 8 << 10
 """More of a key or a value is not sent to the page; it can be downloaded."""
+HEADERS_SHOWN_MAX = 32
+HEADER_BYTES_MAX = 1 << 10
+"""More of a header is not sent to the page. A message of a megabyte may consist of headers alone."""
 POLL_S = 0.5
 GATHER_S = 0.03
 """The client gathers messages for this long, even if there are no more."""
@@ -151,7 +154,7 @@ def _scan(
                 open_places.discard(place)
             scanned += 1
             if _matches(message, reading.search):
-                rows.append(_row(message))
+                rows.append(row_of(message))
                 if from_tail and len(rows) > 4 * reading.count:
                     rows = sorted(rows, key=_newest, reverse=True)[: reading.count]
     if from_tail:
@@ -173,14 +176,14 @@ def _matches(message: Any, search: str) -> bool:
     return any(piece is not None and wanted in piece for piece in pieces)
 
 
-def shown(data: bytes | None) -> dict[str, Any]:
+def shown(data: bytes | None, bytes_max: int = SHOWN_BYTES_MAX) -> dict[str, Any]:
     """Put bytes into JSON: as text where they are text, otherwise as base64.
 
     Long ones are cut off.
     """
     if data is None:
         return {"kind": "null", "bytes": 0}
-    part = data[:SHOWN_BYTES_MAX]
+    part = data[:bytes_max]
     cut = len(data) > len(part)
     for drop in range(4 if cut else 1):  # the cut may have hit the middle of a character
         try:
@@ -191,14 +194,20 @@ def shown(data: bytes | None) -> dict[str, Any]:
     return {"kind": "base64", "text": b64encode(part).decode(), "bytes": len(data), "cut": cut}
 
 
-def _row(message: Any) -> dict[str, Any]:
+def row_of(message: Any) -> dict[str, Any]:
+    """Put a message into JSON, within limits, however large it is."""
+    headers = message.headers() or []
     return {
         "partition": message.partition(),
         "offset": message.offset(),
         "timestamp_ms": message.timestamp()[1],
         "key": shown(message.key()),
         "value": shown(message.value()),
-        "headers": [{"name": name, "value": shown(value)} for name, value in message.headers() or []],
+        "headers": [
+            {"name": name[:HEADER_BYTES_MAX], "value": shown(value, HEADER_BYTES_MAX)}
+            for name, value in headers[:HEADERS_SHOWN_MAX]
+        ],
+        "headers_left_out": max(0, len(headers) - HEADERS_SHOWN_MAX),
     }
 
 

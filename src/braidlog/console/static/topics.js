@@ -115,7 +115,8 @@ function Message({ topic, row }) {
   return html`<details class="message" onToggle=${(event) => setOpen(event.target.open)}><summary><span class="mono">${row.partition} / ${row.offset}</span><span class="soft when">${time(row.timestamp_ms)}</span><span class="mono key">${line(row.key)}</span><span class="mono">${line(row.value)}</span></summary>
     ${isOpen && html`<div class="inside"><dl class="kv"><dt>Partition, offset</dt><dd>${row.partition}, ${row.offset}</dd><dt>Time</dt><dd>${time(row.timestamp_ms)} UTC</dd><dt>Key</dt><dd class="mono">${pretty(row.key)}</dd>
       <dt>Value</dt><dd>${bytes(row.value.bytes)} <${Tag}>${row.value.kind}<//> ${row.value.cut && "cut off; "}<a href=${at(topic, `/messages/${row.partition}/${row.offset}`)} target="_blank" rel="noopener" download>download</a></dd>
-      ${row.headers.map((each) => html`<dt>Header ${plain(each.name)}</dt><dd class="mono">${pretty(each.value)}</dd>`)}</dl><pre tabindex="0">${pretty(row.value)}</pre></div>`}</details>`;
+      ${row.headers.map((each) => html`<dt>Header ${plain(each.name)}</dt><dd class="mono">${pretty(each.value)}${each.value.cut ? " (cut off)" : ""}</dd>`)}
+      ${row.headers_left_out > 0 && html`<dt>Headers</dt><dd>${row.headers_left_out} more are not shown</dd>`}</dl><pre tabindex="0">${pretty(row.value)}</pre></div>`}</details>`;
 }
 
 function Produce({ topic, onClose }) {
