@@ -9,6 +9,9 @@ from tests.deploy.files import DEPLOY, ROOT, metrics_named, panels, rules, servi
 from typer.main import get_command
 
 from braidlog.cli.main import app
+from braidlog.objects.open import open_store
+from braidlog.runtime.clock import SystemClock
+from braidlog.runtime.entropy import SystemEntropy
 
 COMMANDS = {**unit_commands(), **{name: service["command"] for name, service in services().items()}}
 
@@ -48,6 +51,12 @@ def test_every_command_line_is_one_that_braid_takes(name: str) -> None:
     # Files that are not on this machine are not read here: only the options are parsed.
     context = found.make_context(command, list(arguments), resilient_parsing=False)
     assert context.params
+
+
+def test_the_store_of_the_compose_file_can_be_opened() -> None:
+    """No request is made. Plain HTTP, for one, is refused unless the URL allows it."""
+    urls = {service["environment"]["BRAIDLOG_STORE_URL"] for service in services().values() if "environment" in service}
+    assert [open_store(url, clock=SystemClock(), entropy=SystemEntropy()).url for url in urls]
 
 
 def test_ports_of_the_compose_file_are_used_once_and_on_this_machine_alone() -> None:
