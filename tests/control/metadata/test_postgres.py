@@ -221,6 +221,42 @@ async def test_what_the_server_lost_of_the_planned_is_run_again(server: Postgres
     await metadata.close()
 
 
+async def test_nothing_is_planned_over_what_the_server_has_lost_unnoticed(server: Postgres) -> None:
+    """The writer may have a new connection before anybody has noticed that the old one broke."""
+    url = server.new_database()
+    metadata = await holding(url)
+    await metadata._tasks.cancel_all()  # nothing becomes durable
+    for number in range(1, 4):
+        await metadata.plan(add_fact(str(number), "planned"))  # type: ignore[arg-type]
+    with psycopg.connect(url, autocommit=True) as connection:  # as if a crash had lost the last two
+        connection.execute("UPDATE fencing SET committed = 1")
+        connection.execute("DELETE FROM facts WHERE name IN ('2', '3')")
+    with pytest.raises(MetadataError, match="has lost"):
+        await metadata.plan(add_fact("4", "refused"))  # type: ignore[arg-type]
+    await metadata.plan(add_fact("5", "planned on top"))  # type: ignore[arg-type]
+    assert sorted(await metadata.read(facts)) == ["1", "2", "3", "5"]
+    await metadata.close()
+
+
+async def test_a_server_that_has_lost_what_was_durable_is_not_trusted(server: Postgres) -> None:
+    """Such as a standby that was promoted, and was not synchronous."""
+    url = server.new_database()
+    metadata = await holding(url)
+    for number in range(1, 4):
+        await metadata.transact(add_fact(str(number), "told"))  # type: ignore[arg-type]
+    await metadata._tasks.cancel_all()
+    await metadata.plan(add_fact("4", "planned"))  # type: ignore[arg-type]
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("UPDATE fencing SET committed = 2")
+        connection.execute("DELETE FROM facts WHERE name IN ('3', '4')")
+    with pytest.raises(MetadataError, match="has lost"):
+        await metadata.plan(add_fact("5", "refused"))  # type: ignore[arg-type]
+    with pytest.raises(Fenced, match="durable"):
+        await metadata.plan(add_fact("6", "refused"))  # type: ignore[arg-type]
+    assert metadata.lost.is_set()
+    await metadata.close()
+
+
 async def test_nothing_planned_is_lost_when_the_server_is_killed(server: Postgres) -> None:
     metadata = await holding(server.new_database())
     expected: dict[str, str] = {}

@@ -1,7 +1,7 @@
 """The copy of the metadata in the bucket: what is in it, when, and who may still answer."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import apsw
@@ -14,10 +14,11 @@ from braidlog.control.interface import DeleteRecords, DeleteTopics, DescribeClus
 from braidlog.control.metadata import shipped
 from braidlog.control.metadata.copies import CopyLog
 from braidlog.control.metadata.copy_reader import LoadedCopy, load_copy
+from braidlog.control.metadata.counters import write_counter
 from braidlog.control.metadata.increments import COPY_PREFIX, increments_prefix, restore_key
 from braidlog.control.metadata.shipped import LEASE_S, with_copy
 from braidlog.control.metadata.sqlite import SqliteMetadata
-from braidlog.control.metadata.store import MetadataDamaged, MetadataUnavailable
+from braidlog.control.metadata.store import MetadataDamaged, MetadataError, MetadataUnavailable, Transaction
 from braidlog.control.metadata.tables import tables_of
 from braidlog.control.service import ControlService
 from braidlog.control.settings import ControlSettings
@@ -77,6 +78,10 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 async def write(cluster: Cluster, topic: TopicInfo, count: int = 3) -> None:
     for _ in range(count):
         await commit(cluster.service, topic, [batch(2)])
+
+
+def add_fact(name: str) -> Callable[[Transaction], int]:
+    return lambda tx: tx.execute("INSERT INTO facts (name, value) VALUES (?, '')", (name,))
 
 
 async def test_the_copy_has_every_row_once_it_is_shipped(cluster: Cluster) -> None:
@@ -236,3 +241,73 @@ async def test_without_the_store_nothing_is_answered_after_the_lease(
         with pytest.raises(MetadataUnavailable, match="restored elsewhere"):
             await write(cluster, topic, 1)
     await write(cluster, topic, 1)
+
+
+async def test_what_is_dropped_while_a_snapshot_is_made_needs_another_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create_topic(cluster.service)
+    inner = cluster.metadata._inner
+    dump = inner.dump
+
+    async def slow_dump() -> bytes:
+        content = await dump()
+        monkeypatch.setattr(inner, "dump", dump)
+        monkeypatch.setattr(shipped, "PENDING_BYTES_MAX", 1)
+        for name in ("dropped", "dropped too"):
+            await cluster.metadata.plan(add_fact(name))
+        return content
+
+    monkeypatch.setattr(inner, "dump", slow_dump)
+    cluster.metadata._needs_snapshot = True
+    await cluster.metadata.plan(add_fact("shipped"))
+    await cluster.metadata.copied()
+    monkeypatch.undo()
+    await create_topic(cluster.service, "second")
+    loaded = await cluster.load()
+    assert loaded.damage == ""
+    assert cluster.rows("loaded.db") == cluster.rows("metadata.db")
+
+
+async def test_transactions_whose_outcomes_are_learned_out_of_order_are_all_in_the_copy(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create_topic(cluster.service)
+    inner = cluster.metadata._inner
+    plan, learned = inner.plan, asyncio.Event()
+
+    async def plan_late(fn: Callable[[Transaction], int]) -> int:
+        monkeypatch.setattr(inner, "plan", plan)
+        result = await plan(fn)
+        await learned.wait()
+        return result
+
+    monkeypatch.setattr(inner, "plan", plan_late)
+    late = asyncio.create_task(cluster.metadata.plan(add_fact("first")))
+    await asyncio.sleep(0)
+    await cluster.metadata.plan(add_fact("second"))
+    learned.set()
+    await late
+    await cluster.metadata.copied()
+    loaded = await cluster.load()
+    assert loaded.damage == ""
+    assert cluster.rows("loaded.db") == cluster.rows("metadata.db")
+
+
+async def test_not_too_much_is_planned_while_the_copy_cannot_be_written(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(_key: str, _data: bytes) -> bool:
+        raise MetadataError("the bucket is full")
+
+    monkeypatch.setattr(shipped, "AHEAD_MAX", 3)
+    with monkeypatch.context() as patched:
+        patched.setattr(cluster.metadata._copies, "write", refuse)
+        for number in range(3):
+            await cluster.metadata.plan(lambda tx, number=number: write_counter(tx, "producer_id", number))
+        with pytest.raises(MetadataError, match="wait for the copy"):
+            await cluster.metadata.plan(lambda tx: write_counter(tx, "producer_id", 4))
+        while not cluster.metadata.copy_trouble:
+            await asyncio.sleep(0)
+    cluster.clock.advance(INTERVAL_S)
+    await cluster.metadata.durable()

@@ -90,6 +90,7 @@ class PostgresMetadata:
         self._undurable: deque[_Committed] = deque()
         self._is_suspect = False
         """Whether the server may have lost transactions: a connection to it broke."""
+        self._planning = asyncio.Lock()
         self._wanted = asyncio.Event()
         self._ended: Fenced | None = None
         self.progress = Progress()
@@ -155,6 +156,7 @@ class PostgresMetadata:
             with typed_errors():
                 row = self._writer.cursor().execute("SELECT pg_try_advisory_lock(%s)", (_HOLDER_LOCK,)).fetchone()
         except MetadataError as error:
+            self._is_suspect = True
             _log.warning("the metadata cannot be reached", error=str(error), help=error.help)
             return False
         return row is not None and bool(row[0])
@@ -216,17 +218,19 @@ class PostgresMetadata:
             self._check_holds()
             if (failure := self.progress.failure) is not None:
                 raise MetadataError(str(failure), help="Nothing of this call was kept. Is the server reachable?")
-        try:
-            run: tuple[T, _Committed] = await self._run(self._write_in, self._execute, fn)
-            result, committed = run
-            await self._settle(committed)
-        except Fenced as error:
-            raise self._end(error) from error
-        finally:
-            self._wanted.set()
-        self.progress.plan(committed.number)
-        self.progress.retry()
-        return result
+        # Callers go on in the order of their commits, even if the outcome of one is not known for a while.
+        async with self._planning:
+            try:
+                run: tuple[T, _Committed] = await self._run(self._write_in, self._execute, fn)
+                result, committed = run
+                await self._settle(committed)
+            except Fenced as error:
+                raise self._end(error) from error
+            finally:
+                self._wanted.set()
+            self.progress.plan(committed.number)
+            self.progress.retry()
+            return result
 
     async def durable(self) -> None:
         await self.progress.wait()
@@ -241,6 +245,13 @@ class PostgresMetadata:
             raise self._ended
         if self._epoch == 0:
             raise Fenced("this control plane does not hold the metadata", help="Acquire a fencing epoch first.")
+
+    def _check_fence(self, newest: int) -> None:
+        if newest != self._epoch or self._epoch == 0:
+            raise Fenced(
+                f"this control plane holds fencing epoch {self._epoch}, the newest is {newest}",
+                help="Another control plane has taken over the metadata. Stop this one.",
+            )
 
     async def _settle(self, committed: _Committed) -> None:
         """Return when the server is known to have kept a transaction, or raise."""
@@ -275,11 +286,14 @@ class PostgresMetadata:
         try:
             with typed_errors():
                 cursor = self._writer.cursor()
-                # One round trip: begin, check and lock the fence row, and count.
-                cursor.execute(f"BEGIN; UPDATE fencing SET committed = {number} WHERE epoch = {self._epoch}".encode())
+                # One round trip: begin, check and lock the fence row, and count. No number may be left out.
+                expected = f"epoch = {self._epoch} AND committed = {number - 1}"
+                cursor.execute(f"BEGIN; UPDATE fencing SET committed = {number} WHERE {expected}".encode())
                 cursor.nextset()
                 if cursor.rowcount != 1:
-                    raise _fenced(self._epoch)
+                    self._is_suspect = True
+                    self._check_fence(cursor.execute("SELECT epoch FROM fencing").fetchall()[0][0])
+                    raise MetadataError("the server has lost what was committed last", help=_OTHER_SERVER)
                 transaction = PostgresTransaction(cursor)
                 return transaction, fn(transaction)
         except BaseException:
@@ -316,9 +330,12 @@ class PostgresMetadata:
             cursor.nextset()
             epoch, kept = cursor.fetchall()[0]
             cursor.execute("ROLLBACK")
-        if epoch != self._epoch:
-            raise _fenced(self._epoch, epoch)
+        self._check_fence(epoch)
+        undurable = list(self._undurable)
+        if kept < (undurable[0].number if undurable else self._executed + 1) - 1:
+            raise Fenced("the server has lost transactions that were durable", help=_OTHER_SERVER)
         self._try_hold()
+        self._is_suspect = False
         if self._undurable and self._undurable[-1].is_kept is None:
             doubtful = self._undurable[-1]
             doubtful.is_kept = doubtful.number <= kept
@@ -330,7 +347,6 @@ class PostgresMetadata:
             if committed.number > kept:
                 _log.warning("the server has lost a transaction, running it again", number=committed.number)
                 self._repeat(committed)
-        self._is_suspect = False
 
     def _repeat(self, committed: _Committed) -> None:
         def run(transaction: PostgresTransaction) -> None:
@@ -387,8 +403,7 @@ class PostgresMetadata:
         except BaseException:
             self._flusher.abandon()
             raise
-        if epoch != self._epoch:
-            raise _fenced(self._epoch, epoch)
+        self._check_fence(epoch)
         return int(committed)
 
     # ── reading ──
@@ -414,8 +429,7 @@ class PostgresMetadata:
                     raise MetadataError("this server is no primary any more", help=_OTHER_SERVER)
                 if planned is not None:
                     epoch, committed = cursor.execute("SELECT epoch, committed FROM fencing").fetchall()[0]
-                    if epoch != self._epoch or self._epoch == 0:
-                        raise _fenced(self._epoch, epoch)
+                    self._check_fence(epoch)
                     if committed < planned:
                         self._is_suspect = True
                         raise MetadataError("the server has lost what was committed last", help=_OTHER_SERVER)
@@ -461,13 +475,6 @@ class PostgresMetadata:
 
     async def _run(self, executor: Executor, fn: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(executor, fn, *arguments)
-
-
-def _fenced(epoch: int, newest: object = "another") -> Fenced:
-    return Fenced(
-        f"this control plane holds fencing epoch {epoch}, the newest is {newest}",
-        help="Another control plane has taken over the metadata. Stop this one.",
-    )
 
 
 def _schema_version(cursor: "psycopg.Cursor[Row]") -> int:

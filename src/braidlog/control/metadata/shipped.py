@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeVar
 
 import structlog
@@ -33,6 +34,7 @@ from braidlog.control.metadata.increments import (
 from braidlog.control.metadata.progress import Progress
 from braidlog.control.metadata.store import (
     DumpedMetadata,
+    MetadataDamaged,
     MetadataError,
     MetadataUnavailable,
     SharedMetadata,
@@ -60,6 +62,8 @@ SNAPSHOT_BYTES = 64 * 1024 * 1024
 PENDING_BYTES_MAX = 64 * 1024 * 1024
 """If more waits to be shipped, because the store does not answer, a snapshot will replace it."""
 INCREMENT_TRANSACTIONS_MAX = 5_000
+AHEAD_MAX = 10_000
+"""How many transactions may wait for the copy. Further ones are refused, so that memory does not run further ahead."""
 _RETRY_S = 1.0
 _NONCE_BYTES = 16
 
@@ -144,6 +148,11 @@ class ShippedMetadata:
             return result, position, recording.statements
 
         await self._hold_lease()
+        if self.progress.ahead >= AHEAD_MAX:
+            raise MetadataError(
+                f"{self.progress.ahead} transactions wait for the copy of the metadata ({self._trouble})",
+                help="Nothing of this call was kept. Can the store be written?",
+            )
         result, position, statements = await self._inner.plan(record)
         if position:
             self._take(position, statements)
@@ -283,6 +292,10 @@ class ShippedMetadata:
 
     def _take(self, position: int, statements: list[Statement]) -> None:
         """Keep a committed transaction until it is shipped."""
+        if position <= self._position:
+            # Its outcome was unknown, and others came first. Increments are in order, so a snapshot must have it.
+            self._needs_snapshot = True
+            return
         if position != self._position + 1:
             self._needs_snapshot = True  # the outcome of one before was unknown, and it was kept
         self._position = position
@@ -314,9 +327,10 @@ class ShippedMetadata:
                 await self._wait_wanted()
             except Fenced as error:
                 self._end(error)
-            except MetadataError as error:
+            except Exception as error:  # noqa: BLE001 - topics could never be changed again if this ended
                 self._trouble = str(error)
-                _log.warning("the copy of the metadata does not advance", error=str(error), help=error.help)
+                help_line = error.help if isinstance(error, BraidError) else ""
+                _log.warning("the copy of the metadata does not advance", error=str(error), help=help_line)
                 await self._clock.sleep(self._entropy.uniform(_RETRY_S / 2, _RETRY_S))
 
     async def _wait_wanted(self) -> None:
@@ -334,11 +348,12 @@ class ShippedMetadata:
             await self._find_end()
         self._wanted.clear()
         while self._pending or self._needs_snapshot:
+            end_position = self._position
             await self._inner.durable()  # the copy must not have what the metadata may still lose
             if self._needs_snapshot or self._is_snapshot_due():
                 await self._make_snapshot()
             else:
-                await self._ship_increment()
+                await self._ship_increment(end_position)
         self._moved_to(max(self._position, self._copied_position))
 
     async def _find_end(self) -> None:
@@ -346,8 +361,11 @@ class ShippedMetadata:
         found = await self._copies.objects(self._restore)
         end_position = -1
         if found.snapshots and found.increments:
-            newest = await self._copies.read_increment(self._restore, found.increments[-1])
-            end_position = newest.end_position - 1
+            try:
+                newest = await self._copies.read_increment(self._restore, found.increments[-1])
+                end_position = newest.end_position - 1
+            except MetadataDamaged as error:
+                _log.error("the newest increment of the copy is damaged, a snapshot follows", reason=str(error))
         first_position = self._pending[0].position if self._pending else self._position + 1
         self._needs_snapshot |= end_position != first_position - 1
         self._snapshots = found.snapshots
@@ -357,8 +375,10 @@ class ShippedMetadata:
     def _is_snapshot_due(self) -> bool:
         return self._increments_behind >= SNAPSHOT_INCREMENTS or self._bytes_behind >= SNAPSHOT_BYTES
 
-    async def _ship_increment(self) -> None:
-        chosen = [each for each, _ in zip(self._pending, range(INCREMENT_TRANSACTIONS_MAX), strict=False)]
+    async def _ship_increment(self, end_position: int) -> None:
+        """Ship the oldest transactions, up to a position."""
+        oldest = islice(self._pending, INCREMENT_TRANSACTIONS_MAX)
+        chosen = [each for each in oldest if each.position <= end_position]
         increment = Increment(
             chosen[0].position,
             newest_schema(),
@@ -381,15 +401,19 @@ class ShippedMetadata:
     async def _make_snapshot(self) -> None:
         position = self._position
         number = self._number
-        content = await self._inner.dump()
-        data = await asyncio.to_thread(encode_snapshot, number, b"", content)
-        await self._inner.durable()
-        if not await self._copies.write(copy_snapshot_key(self._restore, number), data):
+        # Transactions that are dropped or missed from here on are perhaps not in this snapshot, and need another one.
+        self._needs_snapshot = False
+        is_ours = False
+        try:
+            content = await self._inner.dump()
+            data = await asyncio.to_thread(encode_snapshot, number, b"", content)
+            await self._inner.durable()
+            is_ours = await self._copies.write(copy_snapshot_key(self._restore, number), data)
+        finally:
+            self._needs_snapshot |= not is_ours
+        if not is_ours:
             self._number += 1  # of an earlier holder
             return
-        self._needs_snapshot = self._position > position and bool(
-            self._pending and self._pending[0].position > position + 1
-        )
         self._increments_behind = self._bytes_behind = 0
         self._drop_pending(position)
         self._moved_to(position)
