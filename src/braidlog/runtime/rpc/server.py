@@ -54,20 +54,20 @@ class _ServerConnection(FrameProtocol):
         super().__init__(server.call_bytes_max)
         self._server = server
         self._calls: dict[int, asyncio.Task[None]] = {}
-        self._is_proven = server.secret is None
+        self.is_proven = server.secret is None
         self._expected_proof = b""
         self._proof_deadline: asyncio.TimerHandle | None = None
-        if not self._is_proven:
+        if not self.is_proven:
             self._message_bytes_max = UNPROVEN_BYTES_MAX
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if len(self._server.connections) >= self._server.connections_max:
+        if not self._server.has_place():
             _log.warning("too many connections", address=self._server.address)
             self.abort()
             return
         self._server.connections[self] = None
-        if not self._is_proven:
+        if not self.is_proven:
             self._proof_deadline = self._loop.call_later(PROOF_S_MAX, self.abort)
 
     def data_received(self, data: bytes) -> None:
@@ -109,7 +109,7 @@ class _ServerConnection(FrameProtocol):
             self._transport.resume_reading()
 
     def frame_received(self, kind: int, number: int, rest: bytes) -> None:
-        if not self._is_proven:
+        if not self.is_proven:
             self._take_proof(kind, rest)
         elif kind == CALL_KIND and len(rest) >= CALL_REST.size:
             deadline_ms, name_length = CALL_REST.unpack_from(rest)
@@ -132,7 +132,7 @@ class _ServerConnection(FrameProtocol):
             self._expected_proof = client_proof(secret, rest, nonce)
             self.send(*encode_frame(CHALLENGE_KIND, 0, nonce + server_proof(secret, rest, nonce)))
         elif kind == PROOF_KIND and self._expected_proof and is_proof(rest, self._expected_proof):
-            self._is_proven = True
+            self.is_proven = True
             self._message_bytes_max = self._server.call_bytes_max
             if self._proof_deadline is not None:
                 self._proof_deadline.cancel()
@@ -224,6 +224,20 @@ class RpcServer:
             largest = max(self.connections, key=lambda each: each.unfinished_bytes)
             _log.warning("closing a connection with an unfinished call", received_bytes=largest.unfinished_bytes)
             largest.abort()
+
+    def has_place(self) -> bool:
+        """Whether one more may connect.
+
+        If all places are taken, whoever has waited longest with its proof goes: strangers must not keep nodes out.
+        """
+        if len(self.connections) < self.connections_max:
+            return True
+        unproven = next((each for each in self.connections if not each.is_proven), None)
+        if unproven is None:
+            return False
+        del self.connections[unproven]
+        unproven.abort()
+        return True
 
     def limit_unsent(self) -> None:
         """Keep untaken answers within the limit.
