@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from braidlog.control.jobs.settings import JobSettings
-from braidlog.jobs.worker import RoundLimits
+from braidlog.jobs.worker import TAKE_WAIT_MS, RoundLimits
 from braidlog.sim.cluster import CONTROL_SETTINGS, ClusterPlan
 from braidlog.sim.job_checks import watch_leases
 from braidlog.sim.nemesis import Nemesis
@@ -116,7 +116,8 @@ async def rounds(world: World) -> None:
     # A store so slow that a round outlasts a lease many times: heartbeats must keep all of its leases.
     world.cluster.settle()
     world.cluster.store_weather.put_s_median = SLOW_PUT_S
-    await world.sleep(2 * LEASE_S)
+    # Calls that waited for a job when their connection broke get one, and lose it.
+    await world.sleep(TAKE_WAIT_MS / 1000 + 2 * LEASE_S)
     await watch_leases(world, 20.0)
     world.expects_tidy_store = world.expects_clean_logs = True
 
