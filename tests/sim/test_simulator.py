@@ -57,6 +57,13 @@ def test_some_mistakes_show_at_once(name: str) -> None:
     assert caught.kind
 
 
+def test_every_mistake_can_be_planted() -> None:
+    """A mistake names what it replaces, and a renamed method must not wait for the slow half to be noticed."""
+    for each in MISTAKES.values():
+        with each.plant():
+            pass
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("name", MISTAKES)

@@ -19,7 +19,7 @@ from braidlog.control.log.judgement import OFFSET_UNKNOWN, Judgement, duplicate_
 from braidlog.control.log.producer_partition import ProducerPartition
 from braidlog.objects.store import AlreadyExists, Bytes, Store
 from braidlog.sim.mistakes.mistake import mistake, replaced
-from braidlog.writing.journal.lazy_sequencing import LazySequencing
+from braidlog.writing.journal.lazy_sequencing import OwnFile
 from braidlog.writing.journal.uploader import JournalUploader
 from braidlog.writing.request import Draft, WriteRequest
 
@@ -48,7 +48,13 @@ def _acknowledge(request: WriteRequest) -> None:
 
 @mistake("Waits for the answer to each file before it commits the next one.", "lightning-busy")
 def _one_file_at_a_time() -> AbstractContextManager[None]:
-    return replaced((LazySequencing, "_let_others_follow", lambda self, draft: False))
+    original = OwnFile.sequenced
+
+    def sequenced(self: OwnFile) -> None:
+        self._draft.settle()
+        original(self)
+
+    return replaced((OwnFile, "handed_over", lambda self: None), (OwnFile, "sequenced", sequenced))
 
 
 @mistake("Takes any object in its slot for its own file, even a fence.", "lightning")
