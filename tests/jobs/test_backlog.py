@@ -22,7 +22,7 @@ class Consumer:
     def __init__(self, plane: Plane, topic: TopicInfo, partition: int) -> None:
         self.store = MeteredStore(plane.store, StoreMetrics(CollectorRegistry()), clock=plane.clock)
         self._plane = plane
-        self._reader = Reader(plane.service, BlockCache(self.store, bytes_max=1 << 26), call_timeout_s=5.0)
+        self._reader = Reader(plane.service, BlockCache(self.store, bytes_max=1 << 26), call_timeout_s=60.0)
         self._view = PartitionView(topic.partition_ids[partition], topic.topic_id, partition)
         self._offset = 0
         self.seen: list[Read] = []
